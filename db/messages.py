@@ -1,0 +1,196 @@
+"""The messages of the two channels: the desired document down, telemetry up.
+
+Versioned pydantic models with a JSON form that keeps NaN and infinity (as the strings `"NaN"` and
+`"Infinity"`). Nothing else crosses between engine and control plane, and nothing is pickled.
+A plan travels as its JSON document (schema 1); this package does not interpret it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+
+SCHEMA: Literal[1] = 1
+
+
+def utc_now() -> datetime:
+    """The current instant, with its zone."""
+    return datetime.now(UTC)
+
+
+class Message(BaseModel):
+    """Base: unknown fields are refused, non-finite floats survive JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class Injection(Message):
+    """One emulated straggler: device `device` computes `rate` times slower than healthy."""
+
+    id: int
+    device: int = Field(ge=0)
+    rate: float = Field(gt=0, allow_inf_nan=False)
+
+
+class Desired(Message):
+    """What a run should be doing (level-triggered; key `malleus:{run}:desired`).
+
+    Args:
+        version: grows with every change of the document; the engine reports the one it has applied.
+        plan_version, plan: the plan to run and its document.
+        injections: the stragglers active now; at most one a device.
+        paused: hold at the next step boundary.
+        stop: finish the current step and end.
+    """
+
+    schema_version: Literal[1] = SCHEMA
+    run: int
+    version: int
+    plan_version: int
+    plan: dict[str, Any]
+    injections: tuple[Injection, ...] = ()
+    paused: bool = False
+    stop: bool = False
+
+
+class _Telemetry(Message):
+    """Fields of every telemetry message.
+
+    Args:
+        attempt: which start of the run this is (random per start); with `seq` it orders messages
+            and tells stale ones.
+        seq: counts this attempt's messages from 0.
+        desired_version: version of the desired document that the engine has applied.
+    """
+
+    schema_version: Literal[1] = SCHEMA
+    run: int
+    attempt: str
+    seq: int = Field(ge=0)
+    at: AwareDatetime
+    desired_version: int = 0
+
+
+class DeviceInfo(Message):
+    """A rank as it introduces itself."""
+
+    device: int
+    node: int
+    rank: int
+    pid: int
+    host: str
+    backend: str
+
+
+class Hello(_Telemetry):
+    """First message of an attempt."""
+
+    kind: Literal["hello"] = "hello"
+    devices: tuple[DeviceInfo, ...]
+    num_parameters: int
+    torch_version: str
+
+
+class Profile(_Telemetry):
+    """Result of the calibration: a `planner.spec.ModelProfile` as JSON."""
+
+    kind: Literal["profile"] = "profile"
+    profile: dict[str, Any]
+    seconds: float
+
+
+Phase = Literal["train", "first", "switch", "checkpoint"]
+
+
+class Step(_Telemetry):
+    """One optimizer step.
+
+    Vectors have one entry a device, in device order; NaN where a device measured nothing.
+
+    Args:
+        phase: only `train` steps count for detection. `first`: the first step of an attempt or
+            under a new plan; `switch`: the step boundary before it carried a switch.
+        step_s: wall seconds of the step on rank 0, without a pause or switch before it.
+        loss: mean cross-entropy per token over the global batch.
+        samples: ids consumed, `[first, stop)`.
+        rates: compute seconds per unit of work over the calibrated reference.
+        compute_s: own compute seconds, waiting in collectives not included.
+    """
+
+    kind: Literal["step"] = "step"
+    step: int = Field(ge=0)
+    plan_version: int
+    phase: Phase
+    step_s: float
+    loss: float
+    num_tokens: int
+    samples: tuple[int, int]
+    rates: tuple[float, ...]
+    compute_s: tuple[float, ...]
+
+
+class Switch(_Telemetry):
+    """Outcome of moving to a plan at the boundary before `step`.
+
+    Args:
+        outcome: `applied`, or `rejected` with every rank still on `from_version`.
+        reason: why it was rejected, empty otherwise.
+        bytes_moved: bytes sent between ranks for parameters, master weights and moments.
+        pause_s: wall seconds in which no rank trained.
+        phases: seconds of prepare, migrate and verify.
+        digests_before, digests_after: `{parameter: {tensor: hex}}` for `weight`, `master`,
+            `exp_avg` and `exp_avg_sq`, over all slices of all ranks.
+    """
+
+    kind: Literal["switch"] = "switch"
+    step: int = Field(ge=0)
+    plan_version: int
+    from_version: int
+    outcome: Literal["applied", "rejected"]
+    reason: str = ""
+    bytes_moved: int = 0
+    pause_s: float = 0.0
+    phases: dict[str, float] = Field(default_factory=dict)
+    digests_before: dict[str, dict[str, str]] = Field(default_factory=dict)
+    digests_after: dict[str, dict[str, str]] = Field(default_factory=dict)
+
+    @property
+    def digests_equal(self) -> bool:
+        return bool(self.digests_before) and self.digests_before == self.digests_after
+
+
+class State(_Telemetry):
+    """The engine's own state; sent on every change, and once a second while it does not step.
+
+    Args:
+        state: `starting` (process groups), `calibrating`, `training`, `paused`, then one of the
+            final `finished` (all steps done), `stopped` (asked to), `failed` (with the reason).
+        step: next step to run.
+    """
+
+    kind: Literal["state"] = "state"
+    state: Literal["starting", "calibrating", "training", "paused", "finished", "stopped", "failed"]
+    step: int = 0
+    reason: str = ""
+
+
+class Observed(_Telemetry):
+    """Rank 0 has read a desired document; it is applied at the next step boundary."""
+
+    kind: Literal["observed"] = "observed"
+    observed_version: int
+
+
+Telemetry = Hello | Profile | Step | Switch | State | Observed
+_ADAPTER: TypeAdapter[Telemetry] = TypeAdapter(Annotated[Telemetry, Field(discriminator="kind")])
+
+
+def parse_telemetry(text: str | bytes) -> Telemetry:
+    """Parses one telemetry message.
+
+    Raises:
+        pydantic.ValidationError: (a ValueError) malformed, of an unknown kind or schema.
+    """
+    return _ADAPTER.validate_json(text)

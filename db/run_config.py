@@ -1,0 +1,200 @@
+"""A run's configuration: one TOML file, the document that a person writes.
+
+Shared by the command line and dashboard (which validate it), the store (which keeps it) and the
+engine (which obeys it). URLs and secrets are not part of it; they come from the environment.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from db.errors import InputError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelConfig(_Section):
+    """A LLaMA-style decoder."""
+
+    num_layers: int = Field(16, ge=1)
+    hidden_size: int = Field(64, ge=8)
+    num_heads: int = Field(8, ge=1)
+    num_kv_heads: int = Field(4, ge=1)
+    ffn_size: int = Field(128, ge=8)
+    vocab_size: int = Field(256, ge=2)
+    seq_len: int = Field(64, ge=2)
+    rope_theta: float = Field(10_000.0, gt=0)
+    norm_eps: float = Field(1e-5, gt=0)
+
+
+class TrainConfig(_Section):
+    """Batch, optimizer (AdamW) and length of the run."""
+
+    num_steps: int = Field(1_000, ge=1)
+    global_batch: int = Field(16, ge=1)
+    micro_batch_sizes: tuple[int, ...] = (1,)
+    learning_rate: float = Field(3e-3, gt=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.1, ge=0)
+    seed: int = 0
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class DataConfig(_Section):
+    """Where text comes from: `stdlib` (Python's own sources), or a text file or folder."""
+
+    source: str = "stdlib"
+    max_bytes: int = Field(8_000_000, ge=1_000)
+
+
+class ClusterConfig(_Section):
+    """Devices of the job; device ids count from 0, node by node."""
+
+    num_nodes: int = Field(2, ge=1)
+    devices_per_node: int = Field(4, ge=1)
+    memory_bytes: float = Field(1e9, gt=0)
+
+
+class ParallelConfig(_Section):
+    """The uniform plan that the run starts with, and the bounds of later ones."""
+
+    dp: int = Field(2, ge=1)
+    tp: Literal[1, 2, 4, 8] = 2
+    pp: int = Field(2, ge=1)
+    max_tp: Literal[1, 2, 4, 8] = 4
+    max_dp: int = Field(4, ge=1)
+
+
+class DeviceConfig(_Section):
+    """How ranks compute.
+
+    Args:
+        backend: `emulated` really computes on the CPU, then waits until `layer_s` (times the
+            device's rate) has passed.
+        layer_s: emulated seconds of one layer, forward + backward, one sequence, TP degree 1.
+        head_layers: emulated cost of head + loss, in layers.
+    """
+
+    backend: Literal["emulated"] = "emulated"
+    layer_s: float = Field(0.04, gt=0)
+    head_layers: float = Field(0.25, ge=0)
+
+
+class ControlConfig(_Section):
+    """When the controller re-plans.
+
+    Args:
+        mode: `automatic` publishes a better plan at once, `manual` waits for a person's approval,
+            `off` never plans (the run keeps its first plan).
+        shift_threshold: relative change of a rate against what the active plan assumed.
+        patience_steps: how many steps in a row it must last.
+        window_steps: steps in the running median.
+        cooldown_steps: steps after a switch in which nothing is decided.
+    """
+
+    mode: Literal["automatic", "manual", "off"] = "automatic"
+    shift_threshold: float = Field(0.05, gt=0)
+    patience_steps: int = Field(3, ge=1)
+    window_steps: int = Field(5, ge=1)
+    cooldown_steps: int = Field(3, ge=0)
+    plan_time_limit_s: float = Field(30.0, gt=0)
+
+
+class RunConfig(_Section):
+    """The whole file."""
+
+    name: str = Field("run", min_length=1, max_length=100, pattern=r"^[\w .:+-]+$")
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    data: DataConfig = DataConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    device: DeviceConfig = DeviceConfig()
+    control: ControlConfig = ControlConfig()
+
+    @property
+    def num_devices(self) -> int:
+        return self.cluster.num_nodes * self.cluster.devices_per_node
+
+    @property
+    def nodes(self) -> tuple[tuple[int, ...], ...]:
+        """Device ids of every node."""
+        per_node = self.cluster.devices_per_node
+        return tuple(tuple(range(node * per_node, (node + 1) * per_node)) for node in range(self.cluster.num_nodes))
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        model, train, parallel = self.model, self.train, self.parallel
+        problems = []
+        if model.hidden_size % model.num_heads or (model.hidden_size // model.num_heads) % 2:
+            problems.append(
+                f"hidden_size must be num_heads times an even number, given {model.hidden_size} and {model.num_heads}"
+            )
+        if model.num_heads % model.num_kv_heads:
+            problems.append(
+                f"num_heads must be a multiple of num_kv_heads, given {model.num_heads} and {model.num_kv_heads}"
+            )
+        for name in ("hidden_size", "num_kv_heads", "ffn_size", "vocab_size"):
+            if getattr(model, name) % parallel.max_tp:
+                problems.append(f"{name} must be a multiple of max_tp {parallel.max_tp}, given {getattr(model, name)}")
+        if parallel.tp > parallel.max_tp:
+            problems.append(f"tp must be at most max_tp {parallel.max_tp}, given {parallel.tp}")
+        if parallel.max_tp > self.cluster.devices_per_node:
+            problems.append(
+                f"max_tp must be at most devices_per_node {self.cluster.devices_per_node}, given {parallel.max_tp}"
+            )
+        if parallel.dp > parallel.max_dp:
+            problems.append(f"dp must be at most max_dp {parallel.max_dp}, given {parallel.dp}")
+        for size in train.micro_batch_sizes:
+            if size < 1 or train.global_batch % size:
+                problems.append(f"micro_batch_sizes must divide global_batch {train.global_batch}, given {size}")
+        if not train.micro_batch_sizes:
+            problems.append("micro_batch_sizes must name at least one size, given none")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @classmethod
+    def from_toml(cls, text: str) -> RunConfig:
+        """Parses and checks a TOML text.
+
+        Raises:
+            InputError: one line that names the field, what was expected and what was given.
+        """
+        try:
+            return cls.model_validate(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"not valid TOML: {error}") from error
+        except ValidationError as error:
+            raise InputError("; ".join(_sentence(item) for item in error.errors())) from error
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> RunConfig:
+        """Reads a TOML file.
+
+        Raises:
+            InputError: the file cannot be read or does not hold a valid configuration.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read {path}: {error}") from error
+        try:
+            return cls.from_toml(text)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+
+def _sentence(item: object) -> str:
+    assert isinstance(item, dict)
+    where = ".".join(str(part) for part in item["loc"])
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message}, given {item['input']!r}" if where else message

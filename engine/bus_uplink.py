@@ -1,0 +1,130 @@
+"""Rank 0's line to the broker: telemetry up, the desired document down.
+
+Two background threads talk to the broker; training never waits for it. Messages queue up to a
+bound and are dropped beyond it (and counted); while the broker is away they wait in the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import uuid
+from typing import Any
+
+from db.bus import Bus
+
+from db.errors import BusError
+from db.messages import Desired, Observed, State, Telemetry, utc_now
+
+log = logging.getLogger("malleus.engine")
+
+QUEUE_LENGTH = 1_000
+HEARTBEAT_S = 1.0
+CLOSE_TIMEOUT_S = 5.0
+
+
+class BusUplink:
+    """An `engine.uplink.Uplink` over the bus."""
+
+    def __init__(self, url: str, run: int) -> None:
+        self.num_dropped = 0
+        self._run, self._attempt, self._url = run, uuid.uuid4().hex, url
+        self._sequence = 0
+        self._applied = 0
+        self._lock = threading.Lock()
+        self._queue: queue.Queue[Telemetry] = queue.Queue(QUEUE_LENGTH)
+        self._desired: Desired | None = None
+        self._changed = threading.Event()
+        self._closing = threading.Event()
+        self._state: dict[str, Any] = {"state": "starting"}
+        self._last_sent = time.monotonic()
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for name, work in (("telemetry", self._send_forever), ("desired", self._watch_forever))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def desired(self) -> Desired | None:
+        return self._desired
+
+    def wait(self, timeout_s: float) -> None:
+        if self._changed.wait(timeout_s):
+            self._changed.clear()
+
+    def applied(self, version: int) -> None:
+        self._applied = version
+
+    def send(self, kind: type[Any], **fields: Any) -> None:
+        with self._lock:
+            message = kind(
+                run=self._run,
+                attempt=self._attempt,
+                seq=self._sequence,
+                at=utc_now(),
+                desired_version=self._applied,
+                **fields,
+            )
+            self._sequence += 1
+            self._last_sent = time.monotonic()
+            try:
+                self._queue.put_nowait(message)
+            except queue.Full:
+                self.num_dropped += 1
+
+    def set_state(self, state: str, *, step: int, reason: str = "") -> None:
+        self._state = {"state": state, "step": step, "reason": reason}
+        self.send(State, **self._state)
+
+    def close(self) -> None:
+        self._closing.set()
+        for thread in self._threads:
+            thread.join(CLOSE_TIMEOUT_S)
+        if self.num_dropped:
+            log.warning("%d telemetry messages were dropped", self.num_dropped)
+
+    def _send_forever(self) -> None:
+        bus, is_away = Bus(self._url), False
+        message: Telemetry | None = None
+        deadline = None
+        while True:
+            if self._closing.is_set():
+                deadline = deadline or time.monotonic() + CLOSE_TIMEOUT_S
+                if (message is None and self._queue.empty()) or time.monotonic() > deadline:
+                    break
+            if message is None:
+                try:
+                    message = self._queue.get(timeout=0.2)
+                except queue.Empty:
+                    if time.monotonic() - self._last_sent >= HEARTBEAT_S and not self._closing.is_set():
+                        self.send(State, **self._state)
+                    continue
+            try:
+                bus.send(message)
+                message, is_away = None, False
+            except BusError as error:
+                if not is_away:
+                    log.warning("broker is away, telemetry waits: %s", error)
+                is_away = True
+                time.sleep(0.5)
+        bus.close()
+
+    def _watch_forever(self) -> None:
+        bus, is_away = Bus(self._url), False
+        while not self._closing.is_set():
+            try:
+                newest = bus.read_desired(self._run)
+                if newest is not None and (self._desired is None or newest.version != self._desired.version):
+                    self._desired = newest
+                    self._changed.set()
+                    self.send(Observed, observed_version=newest.version)
+                bus.wait_desired_change(self._run, 0.5)
+                is_away = False
+            except BusError as error:
+                if not is_away:
+                    log.warning("broker is away, no new orders: %s", error)
+                is_away = True
+                time.sleep(0.5)
+        bus.close()

@@ -1,0 +1,20 @@
+"""How a rank introduces itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from db.messages import DeviceInfo
+
+
+def identity(device: int, devices_per_node: int) -> DeviceInfo:
+    """This process as a device; the device's number is its rank."""
+    return DeviceInfo(
+        device=device,
+        node=device // devices_per_node,
+        rank=device,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        backend="emulated",
+    )

@@ -1,0 +1,173 @@
+"""Who holds what under a plan: a pure function from plan and parameters to spans of elements.
+
+Everything later (gradient sync, ZeRO-1, migration, digests) speaks of spans: contiguous ranges of a
+parameter's flattened elements. Groups of different TP degree meet without special cases because all
+of them own whole fine slices: member r of an n-group owns slices `[r*T/n, (r+1)*T/n)` of T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from engine.errors import LayoutError
+from engine.parameters import Parameter
+from planner.plan import Plan, Stage
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Elements `[start, stop)` of the flattened parameter with index `parameter`."""
+
+    parameter: int
+    start: int
+    stop: int
+
+    @property
+    def num_elements(self) -> int:
+        return self.stop - self.start
+
+
+Holdings = Mapping[int, tuple[Span, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Consecutive slices with the same owners, one owner in each pipeline.
+
+    The owners reduce-scatter the bucket's gradients, each updates its share (ZeRO-1), and they
+    all-gather the new weights. Shares are equally long; the last one may be padded.
+
+    Args:
+        owners: devices, ascending, which is their order in a process group.
+        spans: what the bucket holds, in canonical order.
+    """
+
+    owners: tuple[int, ...]
+    spans: tuple[Span, ...]
+    num_elements: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_elements", sum(span.num_elements for span in self.spans))
+
+    @property
+    def share_elements(self) -> int:
+        """Length of one owner's share, padding included."""
+        return -(-self.num_elements // len(self.owners))
+
+    def share(self, device: int) -> tuple[Span, ...]:
+        """The spans whose optimizer state `device` keeps."""
+        position = self.owners.index(device)
+        low, high = position * self.share_elements, (position + 1) * self.share_elements
+        spans, offset = [], 0
+        for span in self.spans:
+            start, stop = max(low, offset), min(high, offset + span.num_elements)
+            if start < stop:
+                spans.append(Span(span.parameter, span.start + start - offset, span.start + stop - offset))
+            offset += span.num_elements
+        return tuple(spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a device computes."""
+
+    pipeline_index: int
+    stage_index: int
+    tp_rank: int
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Everything that follows from a plan about who holds what.
+
+    Args:
+        places: computing devices and where they compute; standby devices are absent.
+        weights: spans that a device holds to compute with (replicated ones on every member).
+        buckets: gradient-sync units, sorted; every element is in exactly one.
+        states: spans whose master weights and moments a device keeps; each element exactly once.
+    """
+
+    plan: Plan
+    parameters: tuple[Parameter, ...]
+    num_slices: int
+    places: Mapping[int, Place]
+    weights: Holdings
+    buckets: tuple[Bucket, ...]
+    states: Holdings
+
+
+def layout(plan: Plan, parameters: Sequence[Parameter], num_slices: int) -> Layout:
+    """Lays a (valid) plan out.
+
+    Args:
+        num_slices: fine slices T of every tensor, the run's largest TP degree.
+
+    Raises:
+        LayoutError: a group is larger than T, or a tensor does not divide into T slices.
+    """
+    for parameter in parameters:
+        if parameter.shape[0] % num_slices:
+            raise LayoutError(
+                f"{parameter.name} must divide into {num_slices} slices, its first dimension is {parameter.shape[0]}"
+            )
+    places = {}
+    for pipeline_index, stage_index, stage in plan.places():
+        if num_slices % stage.tp_degree:
+            raise LayoutError(f"a group may have at most {num_slices} devices, given {list(stage.devices)}")
+        for tp_rank, device in enumerate(stage.devices):
+            places[device] = Place(pipeline_index=pipeline_index, stage_index=stage_index, tp_rank=tp_rank, stage=stage)
+    buckets = _buckets(plan, parameters, num_slices)
+    return Layout(
+        plan=plan,
+        parameters=tuple(parameters),
+        num_slices=num_slices,
+        places=places,
+        weights={device: _held(place, plan, parameters) for device, place in places.items()},
+        buckets=buckets,
+        states={
+            device: tuple(span for bucket in buckets if device in bucket.owners for span in bucket.share(device))
+            for device in places
+        },
+    )
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Adjacent spans joined; the order is kept."""
+    result: list[Span] = []
+    for span in spans:
+        last = result[-1] if result else None
+        if last and last.parameter == span.parameter and last.stop == span.start:
+            result[-1] = Span(last.parameter, last.start, span.stop)
+        else:
+            result.append(span)
+    return tuple(result)
+
+
+def _held(place: Place, plan: Plan, parameters: Sequence[Parameter]) -> tuple[Span, ...]:
+    spans = []
+    degree = place.stage.tp_degree
+    for parameter in parameters:
+        if not parameter.is_on(place.stage.layers, plan.num_layers):
+            continue
+        if parameter.is_sliced:
+            part = parameter.num_elements // degree
+            spans.append(Span(parameter.index, place.tp_rank * part, (place.tp_rank + 1) * part))
+        else:
+            spans.append(Span(parameter.index, 0, parameter.num_elements))
+    return tuple(spans)
+
+
+def _buckets(plan: Plan, parameters: Sequence[Parameter], num_slices: int) -> tuple[Bucket, ...]:
+    owned: dict[tuple[int, ...], list[Span]] = {}
+    for parameter in parameters:
+        stages = [
+            next(stage for stage in pipeline.stages if parameter.is_on(stage.layers, plan.num_layers))
+            for pipeline in plan.pipelines
+        ]
+        part = parameter.num_elements // num_slices
+        for number in range(num_slices):
+            owners = tuple(sorted(stage.devices[number * stage.tp_degree // num_slices] for stage in stages))
+            owned.setdefault(owners, []).append(Span(parameter.index, number * part, (number + 1) * part))
+    return tuple(Bucket(owners=owners, spans=merged(spans)) for owners, spans in sorted(owned.items()))

@@ -1,0 +1,98 @@
+"""Tensor parallelism inside one group: the two collectives of a block, and what lies between them.
+
+`copy` is the identity forward and sums gradients backward; `reduce` sums forward and is the identity
+backward (Megatron-LM's f and g). Both end the running compute segment before they communicate, so a
+device's clock never counts waiting for its peers.
+
+Collective: every member of the group calls them in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.clock import EmulatedClock
+from engine.collectives import all_reduce_by_doubling
+
+
+class TensorParallel:
+    """One rank's view of its group.
+
+    Args:
+        ranks: the members' world ranks in order of TP rank; `rank`: this member's position.
+    """
+
+    def __init__(self, ranks: tuple[int, ...], rank: int, clock: EmulatedClock) -> None:
+        self.ranks, self.rank, self.clock = ranks, rank, clock
+
+    @property
+    def degree(self) -> int:
+        return len(self.ranks)
+
+    def copy(self, x: Tensor) -> Tensor:
+        """Before column-parallel matrices."""
+        result: Tensor = _Copy.apply(x, self)
+        return result
+
+    def reduce(self, x: Tensor) -> Tensor:
+        """After row-parallel matrices."""
+        result: Tensor = _Reduce.apply(x, self)
+        return result
+
+    def all_reduce(self, x: Tensor, combine: Callable[[Tensor, Tensor], Tensor] = torch.add) -> Tensor:
+        """Between two compute segments."""
+        work = self.clock.stop()
+        x = all_reduce_by_doubling(x, self.ranks, self.rank, combine)
+        self.clock.start(work)
+        return x
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tp: TensorParallel) -> Tensor:
+        ctx.tp = tp
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.tp.all_reduce(grad.contiguous()), None
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tp: TensorParallel) -> Tensor:
+        return tp.all_reduce(x.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+class VocabParallelCrossEntropy(torch.autograd.Function):
+    """Summed cross-entropy over tokens, logits cut over the vocabulary.
+
+    Shapes: logits `[tokens, vocab / n]`, targets `[tokens]`; returns a scalar sum.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, tp: TensorParallel) -> Tensor:
+        peak = tp.all_reduce(logits.detach().max(dim=1).values, torch.maximum)
+        exp = (logits - peak[:, None]).exp()
+        local = targets - tp.rank * logits.shape[1]
+        is_here = (local >= 0) & (local < logits.shape[1])
+        local = torch.where(is_here, local, 0)
+        picked = torch.where(is_here, logits.gather(1, local[:, None]).squeeze(1) - peak, 0.0)
+        total, picked = tp.all_reduce(torch.stack([exp.sum(dim=1), picked]))
+        ctx.save_for_backward(exp.div_(total[:, None]), local, is_here)
+        return (total.log() - picked).sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        softmax, local, is_here = ctx.saved_tensors
+        result = softmax * grad
+        result[torch.arange(len(local)), local] -= grad * is_here
+        return result, None, None

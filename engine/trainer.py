@@ -1,0 +1,314 @@
+"""The training loop of one rank: step, exchange, obey.
+
+Every rank runs the same loop. A step ends in one exchange between all ranks; it carries the newest
+version of the desired document that rank 0 has read, so all ranks change at the same boundary.
+
+    calibrate -> [ obey the document (pause, stop, rates, plan) -> step -> exchange -> report ] ...
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+import torch
+import torch.distributed as dist
+
+from db.messages import Desired, DeviceInfo, Hello, Phase, Profile, Step, Switch
+from db.run_config import RunConfig
+from engine.agreement import Exchanged, broadcast_text, exchange, vote
+from engine.calibration import LayerProbe, calibrate
+from engine.clock import EmulatedClock, Emulation, Work
+from engine.data import BYTE_VALUES, Corpus, read_source
+from engine.errors import ConfigError
+from engine.groups import Groups, needed_groups
+from engine.identity import identity
+from engine.layout import Layout, layout
+from engine.migration import migrate
+from engine.model import Decoder
+from engine.optimizer import Optimizer
+from engine.parameters import parameters
+from engine.pipeline import StageRunner
+from engine.shard import Shard
+from engine.tensor_parallel import TensorParallel
+from engine.uplink import Uplink
+from planner.plan import Plan
+from planner.spec import ClusterSpec, ModelProfile
+from planner.validate import check
+
+log = logging.getLogger("malleus.engine")
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+PAUSE_POLL_S = 1.0
+NUM_PROBES = 2
+
+
+class Trainer:
+    """One rank of a run.
+
+    Collective: all ranks construct it and call `train` with the same configuration.
+
+    Args:
+        uplink: on rank 0; `None` elsewhere.
+
+    Raises:
+        ConfigError: the world has another size than the configuration, or the text does not fit.
+    """
+
+    def __init__(self, config: RunConfig, uplink: Uplink | None) -> None:
+        self.config, self._uplink = config, uplink
+        self.device = dist.get_rank()
+        if dist.get_world_size() != config.num_devices:
+            raise ConfigError(
+                f"the run has {config.num_devices} devices and needs as many ranks, given {dist.get_world_size()}"
+            )
+        if config.model.vocab_size < BYTE_VALUES:
+            raise ConfigError(f"byte-level text needs vocab_size >= {BYTE_VALUES}, given {config.model.vocab_size}")
+        self._dtype = DTYPES[config.train.dtype]
+        self._parameters = parameters(config.model)
+        self._cluster = ClusterSpec(
+            nodes=config.nodes, memory_bytes=dict.fromkeys(range(config.num_devices), config.cluster.memory_bytes)
+        )
+        self._data = Corpus(
+            read_source(config.data.source, config.data.max_bytes), config.model.seq_len, config.train.seed
+        )
+        self._decoder = Decoder(config.model, self._dtype)
+        self.clock = EmulatedClock(
+            Emulation(layer_s=config.device.layer_s, head_s=config.device.layer_s * config.device.head_layers)
+        )
+        self._probe = LayerProbe(config, self._decoder, TensorParallel((self.device,), 0, self.clock))
+        self._groups = Groups()
+        self._profile: ModelProfile | None = None
+        self.step = 0
+        self._phase: Phase = "first"
+        self._document: Desired | None = None
+        self._refused: int | None = None
+
+    def train(self, first: Desired) -> str:
+        """Runs to the last step or until told to stop.
+
+        Args:
+            first: the desired document to start with, the same on every rank.
+
+        Returns:
+            "finished" or "stopped".
+
+        Raises:
+            PlanError: the first plan breaks a rule; no group was built.
+        """
+        plan = self._checked(Plan.from_json(first.plan))
+        self._start(first, plan)
+        newest = 0
+        while self.step < self.config.train.num_steps:
+            self._obey(newest)
+            if self._document is not None and self._document.stop:
+                return "stopped"
+            newest = self._step().desired_version
+        self._obey(newest)
+        return "finished"
+
+    def _start(self, first: Desired, plan: Plan) -> None:
+        self._groups.prepare(needed_groups(self._laid_out(plan)))
+        self.shard = Shard(self._laid_out(plan), self.device, self._dtype, self._dtype)
+        self.shard.initialise(self.config.train.seed)
+        self._say_hello()
+        started = time.perf_counter()
+        scratch = Optimizer(
+            Shard(self.shard.layout, self.device, self._dtype, self._dtype), self._groups, self.config.train
+        )
+        self._profile = calibrate(self.config, self._decoder, self.clock, scratch.step)
+        if self._uplink:
+            self._uplink.send(Profile, profile=self._profile.to_json(), seconds=time.perf_counter() - started)
+            self._uplink.set_state("training", step=self.step)
+        self._plan_version = first.plan_version
+        self._take_up(self.shard)
+        self._apply_document(first)
+
+    def _say_hello(self) -> None:
+        own = identity(self.device, self.config.cluster.devices_per_node)
+        infos: list[str] = [broadcast_text(own.model_dump_json(), source=rank) for rank in range(dist.get_world_size())]
+        if self._uplink:
+            self._uplink.send(
+                Hello,
+                devices=tuple(DeviceInfo.model_validate_json(info) for info in infos),
+                num_parameters=sum(parameter.num_elements for parameter in self._parameters),
+                torch_version=torch.__version__,
+            )
+            self._uplink.set_state("calibrating", step=self.step)
+
+    def _obey(self, version: int) -> None:
+        """Takes up a newer document; holds while it says so. Collective."""
+        if version:
+            self._read_document()
+        while self._document is not None and self._document.paused and not self._document.stop:
+            if self._uplink:
+                self._uplink.set_state("paused", step=self.step)
+                self._uplink.wait(PAUSE_POLL_S)
+            self._read_document()
+            if not self._document.paused and self._uplink:
+                self._uplink.set_state("training", step=self.step)
+
+    def _read_document(self) -> None:
+        desired = self._uplink.desired() if self._uplink else None
+        text = broadcast_text(desired.model_dump_json() if desired else "")
+        if not text:
+            return
+        document = Desired.model_validate_json(text)
+        if self._document is None or document.version != self._document.version:
+            self._apply_document(document)
+
+    def _apply_document(self, document: Desired) -> None:
+        rates = {injection.device: injection.rate for injection in document.injections}
+        self.clock.rate = rates.get(self.device, 1.0)
+        if document.plan_version != self._plan_version and document.plan_version != self._refused:
+            self._switch(document)
+        self._document = document
+        if self._uplink:
+            self._uplink.applied(document.version)
+
+    def _switch(self, document: Desired) -> None:
+        dist.barrier()
+        started = time.perf_counter()
+        from_version = self._plan_version
+        outcome = migrate(
+            self.shard,
+            lambda: self._laid_out(self._checked(Plan.from_json(document.plan))),
+            self._groups,
+            lambda device: device // self.config.cluster.devices_per_node,
+        )
+        if outcome.reason:
+            self._refused = document.plan_version
+        else:
+            self._plan_version, self._refused = document.plan_version, None
+            self._take_up(outcome.shard)
+        self._phase = "switch"
+        dist.barrier()
+        if self._uplink:
+            self._uplink.applied(document.version)
+            self._uplink.send(
+                Switch,
+                step=self.step,
+                plan_version=document.plan_version,
+                from_version=from_version,
+                outcome="rejected" if outcome.reason else "applied",
+                reason=outcome.reason,
+                bytes_moved=outcome.bytes_moved,
+                pause_s=time.perf_counter() - started,
+                phases=outcome.phases,
+                digests_before=outcome.digests_before,
+                digests_after=outcome.digests_after,
+            )
+
+    def _take_up(self, shard: Shard) -> None:
+        """Makes `shard` the one that trains."""
+        self.shard = shard
+        self._optimizer = Optimizer(shard, self._groups, self.config.train)
+        self._runner: StageRunner | None = None
+        place = shard.layout.places.get(self.device)
+        if place:
+            tp = TensorParallel(place.stage.devices, place.tp_rank, self.clock)
+            self._runner = StageRunner(
+                plan=shard.layout.plan,
+                place=place,
+                decoder=self._decoder,
+                weights=shard.bind(),
+                tp=tp,
+                data=self._data,
+            )
+
+    def _step(self) -> Exchanged:
+        config, plan = self.config, self.shard.layout.plan
+        first_sample = self.step * config.train.global_batch
+        started = time.perf_counter()
+        self.clock.take()
+        loss, units, degree = 0.0, 0, 1
+        if self._runner:
+            loss = self._runner.run_step(first_sample, config.train.global_batch * config.model.seq_len)
+            units, degree = self._runner.num_work_units, self.shard.layout.places[self.device].stage.tp_degree
+        elif self.device in plan.standby:
+            for _ in range(NUM_PROBES):
+                self._probe.run(plan.micro_batch_size)
+            units = NUM_PROBES
+        seconds = self.clock.take()
+        self._optimizer.step()
+        desired = self._uplink.desired() if self._uplink else None
+        changed = desired.version if desired and self._document and desired.version != self._document.version else 0
+        told = exchange(
+            desired_version=changed,
+            loss=loss,
+            samples=self._runner.consumed if self._runner else [],
+            rate=self._rate(seconds, units, plan.micro_batch_size, degree),
+            compute_s=sum(seconds.values()) if units else math.nan,
+        )
+        self._check_samples(told, first_sample)
+        if self._uplink:
+            self._report(told, time.perf_counter() - started, first_sample)
+        self._phase = "train"
+        self.step += 1
+        return told
+
+    def _rate(self, seconds: dict[Work, float], units: int, size: int, degree: int) -> float:
+        if not units or self._profile is None:
+            return math.nan
+        return (seconds[Work.FORWARD] + seconds[Work.BACKWARD]) / (units * self._profile.compute_s[size][degree])
+
+    def _check_samples(self, told: Exchanged, first: int) -> None:
+        count = self.config.train.global_batch
+        total = count * first + count * (count - 1) // 2
+        assert (told.num_samples, told.sum_samples) == (count, total), (
+            f"step {self.step} must consume samples {first}..{first + count - 1}, "
+            f"it consumed {told.num_samples} with sum {told.sum_samples} instead of {total}"
+        )
+
+    def _report(self, told: Exchanged, step_s: float, first_sample: int) -> None:
+        assert self._uplink is not None
+        train = self.config.train
+        self._uplink.send(
+            Step,
+            step=self.step,
+            plan_version=self._plan_version,
+            phase=self._phase,
+            step_s=step_s,
+            loss=told.loss,
+            num_tokens=train.global_batch * self.config.model.seq_len,
+            samples=(first_sample, first_sample + train.global_batch),
+            rates=told.rates,
+            compute_s=told.compute_s,
+        )
+
+    def _laid_out(self, plan: Plan) -> Layout:
+        return layout(plan, self._parameters, self.config.parallel.max_tp)
+
+    def _checked(self, plan: Plan) -> Plan:
+        check(
+            plan,
+            cluster=self._cluster,
+            num_layers=self.config.model.num_layers,
+            global_batch=self.config.train.global_batch,
+            max_tp=self.config.parallel.max_tp,
+        )
+        if plan.micro_batch_size not in self.config.train.micro_batch_sizes:
+            raise ConfigError(
+                f"micro_batch_size must be one of {list(self.config.train.micro_batch_sizes)} (calibrated), "
+                f"given {plan.micro_batch_size}"
+            )
+        return plan
+
+
+def agree_on_first(uplink: Uplink | None, timeout_s: float) -> Desired:
+    """Waits on rank 0 for the first desired document and tells it to all. Collective.
+
+    Raises:
+        ConfigError: none arrived in time.
+    """
+    document: Desired | None = None
+    if uplink:
+        deadline = time.monotonic() + timeout_s
+        while (document := uplink.desired()) is None and time.monotonic() < deadline:
+            uplink.wait(0.5)
+    problem = f"no plan arrived within {timeout_s:g} s: is the controller running?" if uplink and not document else ""
+    problem = vote(problem)
+    if problem:
+        raise ConfigError(problem)
+    return Desired.model_validate_json(broadcast_text(document.model_dump_json() if document else ""))

@@ -1,0 +1,135 @@
+"""Layouts and transfers as pure data, over random plans."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from db.run_config import ModelConfig
+from engine.errors import LayoutError
+from engine.layout import Holdings, Layout, Span, layout, merged
+from engine.parameters import Parameter, parameters
+from engine.transfers import elements_sent, transfers
+from planner.plan import Plan
+from planner.spec import ClusterSpec
+from planner.validate import violations
+from tests.engine.plans import random_plan
+
+NODES = ((0, 1, 2, 3), (4, 5, 6, 7))
+MODEL = ModelConfig(num_layers=5, hidden_size=16, num_heads=4, num_kv_heads=4, ffn_size=24, vocab_size=256, seq_len=8)
+PARAMETERS = parameters(MODEL)
+SEEDS = st.integers(0, 10_000)
+
+
+def plan_of(seed: int) -> Plan:
+    return random_plan(seed, nodes=NODES, num_layers=5, num_micro_batches=9, max_tp=4)
+
+
+def layout_of(seed: int) -> Layout:
+    return layout(plan_of(seed), PARAMETERS, 4)
+
+
+def covered(holdings: Holdings, parameter: Parameter) -> list[int]:
+    """How many devices hold each element."""
+    counts = [0] * parameter.num_elements
+    for spans in holdings.values():
+        for span in spans:
+            if span.parameter == parameter.index:
+                for element in range(span.start, span.stop):
+                    counts[element] += 1
+    return counts
+
+
+@given(SEEDS)
+@settings(max_examples=200, deadline=None)
+def test_random_plans_are_valid(seed: int) -> None:
+    cluster = ClusterSpec(nodes=NODES, memory_bytes=dict.fromkeys(range(8), 1e9))
+    assert violations(plan_of(seed), cluster=cluster, num_layers=5, global_batch=9, max_tp=4) == []
+
+
+@given(SEEDS)
+@settings(max_examples=30, deadline=None)
+def test_every_element_has_one_state_owner_and_one_weight_in_each_pipeline(seed: int) -> None:
+    spread = layout_of(seed)
+    for parameter in PARAMETERS:
+        assert set(covered(spread.states, parameter)) == {1}
+        weights = covered(spread.weights, parameter)
+        if parameter.is_sliced:
+            assert set(weights) == {spread.plan.dp_degree}
+        else:
+            degrees = sum(
+                stage.tp_degree
+                for _, _, stage in spread.plan.places()
+                if parameter.is_on(stage.layers, spread.plan.num_layers)
+            )
+            assert set(weights) == {degrees}
+
+
+@given(SEEDS)
+@settings(max_examples=30, deadline=None)
+def test_buckets_hold_every_element_once_and_shares_split_them(seed: int) -> None:
+    spread = layout_of(seed)
+    spans = [span for bucket in spread.buckets for span in bucket.spans]
+    assert sum(span.num_elements for span in spans) == sum(parameter.num_elements for parameter in PARAMETERS)
+    for bucket in spread.buckets:
+        assert list(bucket.owners) == sorted(bucket.owners), "process groups order their members by rank"
+        shares = [bucket.share(device) for device in bucket.owners]
+        assert merged(span for share in shares for span in share) == merged(bucket.spans)
+        assert len({spread.places[device].pipeline_index for device in bucket.owners}) == spread.plan.dp_degree
+        for device, span in itertools.product(bucket.owners, bucket.spans):
+            held = [other for other in spread.weights[device] if other.parameter == span.parameter]
+            assert any(other.start <= span.start and span.stop <= other.stop for other in held)
+
+
+@given(SEEDS, SEEDS)
+@settings(max_examples=50, deadline=None)
+def test_transfers_deliver_every_needed_element_once(one: int, other: int) -> None:
+    old, new = layout_of(one), layout_of(other)
+    for before, after in ((old.weights, new.weights), (old.states, new.states)):
+        moves = transfers(before, after, lambda device: device // 4)
+        arrived = {device: [move.span for move in moves if move.target == device] for device in range(8)}
+        for device, spans in after.items():
+            assert merged(sorted(arrived[device])) == merged(sorted(spans))
+        for move in moves:
+            assert any(
+                held.parameter == move.span.parameter and held.start <= move.span.start and move.span.stop <= held.stop
+                for held in before[move.source]
+            )
+        minimum = sum(
+            sum(1 for element in range(span.start, span.stop) if not _holds(before.get(device, ()), span, element))
+            for device, spans in after.items()
+            for span in spans
+        )
+        assert elements_sent(moves) == minimum
+
+
+def _holds(spans: tuple[Span, ...], like: Span, element: int) -> bool:
+    return any(span.parameter == like.parameter and span.start <= element < span.stop for span in spans)
+
+
+@given(SEEDS)
+@settings(max_examples=20, deadline=None)
+def test_nothing_moves_between_equal_layouts(seed: int) -> None:
+    spread = layout_of(seed)
+    assert elements_sent(transfers(spread.states, spread.states, lambda device: device // 4)) == 0
+    assert elements_sent(transfers(spread.weights, spread.weights, lambda device: device // 4)) == 0
+
+
+def test_the_nearest_copy_is_preferred() -> None:
+    held = {0: (Span(0, 0, 8),), 4: (Span(0, 0, 8),)}
+    moves = transfers(held, {5: (Span(0, 0, 8),), 1: (Span(0, 0, 8),)}, lambda device: device // 4)
+    assert {(move.source, move.target) for move in moves} == {(0, 1), (4, 5)}
+
+
+def test_what_nobody_holds_cannot_move() -> None:
+    with pytest.raises(LayoutError, match="no device holds"):
+        transfers({0: (Span(0, 0, 4),)}, {1: (Span(0, 0, 8),)}, lambda device: 0)
+
+
+def test_a_tensor_must_divide_into_slices() -> None:
+    odd = parameters(MODEL.model_copy(update={"ffn_size": 26}))
+    with pytest.raises(LayoutError, match="must divide into 4 slices, its first dimension is 26"):
+        layout(plan_of(1), odd, 4)
