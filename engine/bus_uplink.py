@@ -115,13 +115,12 @@ class BusUplink:
         bus, is_away = Bus(self._url), False
         while not self._closing.is_set():
             try:
-                newest = bus.read_desired(self._run)
-                if newest is not None and (self._desired is None or newest.version != self._desired.version):
+                newest = bus.wait_desired_change(self._run, 0.5)
+                is_away = False
+                if newest is not None:
                     self._desired = newest
                     self._changed.set()
                     self.send(Observed, observed_version=newest.version)
-                bus.wait_desired_change(self._run, 0.5)
-                is_away = False
             except BusError as error:
                 if not is_away:
                     log.warning("broker is away, no new orders: %s", error)
