@@ -1,0 +1,361 @@
+"""Plan versions: requested, solved by one worker, decided, switched to, superseded.
+
+A plan is asked for (`request`) or brought ready-made (`add`); a worker claims it, at most one,
+whatever the queue delivers twice; `solved` stores the answer; `move` follows the controller's and
+people's decisions. The document is kept as JSON and not interpreted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from db import audit, plan_job, runs, transitions
+from db.columns import fits
+from db.errors import InputError, TransitionError
+from db.messages import utc_now
+from db.models import PlanRow, RunRow
+from db.plan_job import PlanJob
+from db.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """One version of a run's plan.
+
+    Args:
+        trigger: what asked for it (`initial`, `shift`, `command`, `rollback`, ...).
+        rates: `{device: x}` that it was planned for.
+        document: the plan (schema 1); None until solved, or if there is none.
+        predicted_s, current_s, measured_s: step seconds: predicted, predicted of staying with the
+            plan that was active, and measured once it ran.
+        bound_s, gap: capacity bound in step seconds; relative distance to the solver's own bound.
+        details: log, runner-ups and whatever else the planner reports.
+    """
+
+    run: int
+    version: int
+    key: str
+    trigger: str
+    status: str
+    rates: dict[int, float]
+    document: dict[str, Any] | None
+    predicted_s: float | None
+    current_s: float | None
+    measured_s: float | None
+    bound_s: float | None
+    gap: float | None
+    solve_s: float | None
+    solver: str
+    seed: int
+    parent: int | None
+    requested_by: str
+    decided_by: str
+    worker: str
+    reason: str
+    details: dict[str, Any]
+    created_at: datetime
+    claimed_at: datetime | None
+    solved_at: datetime | None
+    decided_at: datetime | None
+    active_at: datetime | None
+
+
+def request(
+    store: Store,
+    run: int,
+    *,
+    trigger: str,
+    rates: Mapping[int, float],
+    parent: int | None,
+    requested_by: str,
+    key: str,
+    seed: int = 0,
+) -> PlanView:
+    """Asks for a plan: the next version, queued. The same key twice gives the same row.
+
+    Raises:
+        InputError: unknown run.
+    """
+    values = {"status": "queued", "trigger": trigger, "parent": parent, "requested_by": requested_by, "seed": seed}
+    return _create(store, run, key=key, rates=rates, values=values)
+
+
+def add(
+    store: Store,
+    run: int,
+    *,
+    document: Mapping[str, Any],
+    trigger: str,
+    rates: Mapping[int, float],
+    parent: int | None,
+    requested_by: str,
+    key: str,
+    status: str = "ready",
+    predicted_s: float | None = None,
+    reason: str = "",
+) -> PlanView:
+    """Adds a plan that needs no solving (a rollback, a person's proposal). Same key, same row.
+
+    Args:
+        status: `ready` to be decided, or `approved`.
+
+    Raises:
+        InputError: unknown run, or another status.
+    """
+    if status not in ("ready", "approved"):
+        raise InputError(f"a ready-made plan starts as ready or approved, given {status!r}")
+    now = utc_now()
+    values: dict[str, Any] = {
+        "status": status,
+        "document": dict(document),
+        "trigger": trigger,
+        "parent": parent,
+        "requested_by": requested_by,
+        "predicted_s": predicted_s,
+        "reason": reason,
+        "solved_at": now,
+    }
+    if status == "approved":
+        values |= {"decided_by": requested_by, "decided_at": now}
+    return _create(store, run, key=key, rates=rates, values=values)
+
+
+def claim(store: Store, run: int, version: int, *, worker: str) -> PlanJob | None:
+    """Takes a queued plan to solve it; atomic.
+
+    Returns:
+        The job, or None: somebody else has it, it is decided already, or the run has no profile
+        (the plan has then failed, with the reason).
+    """
+    with store.session() as session:
+        run_row = runs.locked(session, run)
+        row = found(session, run, version)
+        if row.status != "queued":
+            return None
+        if run_row.profile is None:
+            _move(session, run_row, row, "failed", actor=worker, reason="the run has no calibrated profile yet")
+            return None
+        _move(session, run_row, row, "solving", actor=worker, reason="")
+        row.worker = worker
+        row.claimed_at = utc_now()
+        base = run_row.active_plan_version or row.parent
+        current = None if base is None else session.get(PlanRow, (run, base))
+        claimed = plan_job.build(run_row, row, current)
+        row.job = claimed.to_json()
+        return claimed
+
+
+def job(store: Store, run: int, version: int) -> PlanJob | None:
+    """The job that was solved for this version, for an exact replay; None if it was never claimed."""
+    with store.reading() as session:
+        document = found(session, run, version).job
+        return None if document is None else PlanJob.from_json(document)
+
+
+def solved(
+    store: Store,
+    run: int,
+    version: int,
+    *,
+    document: Mapping[str, Any] | None,
+    status: str,
+    reason: str,
+    predicted_s: float | None,
+    current_s: float | None,
+    bound_s: float | None,
+    gap: float | None,
+    solve_s: float | None,
+    solver: str,
+    details: Mapping[str, Any],
+) -> PlanView:
+    """Stores a worker's answer. A plan that is no longer `solving` (decided meanwhile, or answered already) stays.
+
+    Args:
+        status: `ready` (with a document), `rejected` (nothing better) or `failed`.
+
+    Raises:
+        InputError: unknown plan, another status, or `ready` without a document.
+    """
+    if status not in ("ready", "rejected", "failed"):
+        raise InputError(f"a solved plan is ready, rejected or failed, given {status!r}")
+    if status == "ready" and document is None:
+        raise InputError("a ready plan needs a document, given none")
+    with store.session() as session:
+        run_row = runs.locked(session, run)
+        row = found(session, run, version)
+        if row.status != "solving":
+            return _view(row)
+        row.document = None if document is None else dict(document)
+        row.predicted_s = predicted_s
+        row.current_s = current_s
+        row.bound_s = bound_s
+        row.gap = gap
+        row.solve_s = solve_s
+        row.solver = solver
+        row.details = dict(details)
+        row.solved_at = utc_now()
+        _move(session, run_row, row, status, actor=row.worker, reason=reason)
+        return _view(row)
+
+
+def move(store: Store, run: int, version: int, status: str, *, actor: str = "controller", reason: str = "") -> PlanView:
+    """Moves a plan to a status; nothing happens when it has that status already.
+
+    `active` supersedes the plan that was active and becomes the run's `active_plan_version`.
+
+    Raises:
+        InputError: unknown plan.
+        TransitionError: the plan's status does not allow it.
+    """
+    with store.session() as session:
+        run_row = runs.locked(session, run)
+        row = found(session, run, version)
+        if row.status != status:
+            _move(session, run_row, row, status, actor=actor, reason=reason)
+        return _view(row)
+
+
+def set_measured(store: Store, run: int, version: int, seconds: float) -> None:
+    """Keeps the measured step seconds of a plan."""
+    with store.session() as session:
+        runs.locked(session, run)
+        found(session, run, version).measured_s = seconds
+
+
+def get(store: Store, run: int, version: int) -> PlanView:
+    """One plan.
+
+    Raises:
+        InputError: unknown run or version; names those that there are.
+    """
+    with store.reading() as session:
+        return _view(found(session, run, version))
+
+
+def all_plans(store: Store, run: int, *, limit: int = 100, offset: int = 0) -> list[PlanView]:
+    """Plans of a run, newest first."""
+    query = select(PlanRow).where(PlanRow.run == run).order_by(PlanRow.version.desc()).limit(limit).offset(offset)
+    with store.reading() as session:
+        return [_view(row) for row in session.scalars(query)]
+
+
+def count(store: Store, run: int) -> int:
+    """How many plans a run has."""
+    with store.reading() as session:
+        return session.scalar(select(func.count()).select_from(PlanRow).where(PlanRow.run == run)) or 0
+
+
+def found(session: Session, run: int, version: int) -> PlanRow:
+    """The plan's row, or `InputError`. For `db/` only."""
+    runs.found(session, run)
+    row = session.get(PlanRow, (run, version)) if fits(version) else None
+    if row is None:
+        known = list(
+            session.scalars(
+                select(PlanRow.version).where(PlanRow.run == run).order_by(PlanRow.version.desc()).limit(10)
+            )
+        )
+        names = ", ".join(str(entry) for entry in reversed(known))
+        raise InputError(f"run {run} has no plan {version}, known versions: {names}")
+    return row
+
+
+def _create(store: Store, run: int, *, key: str, rates: Mapping[int, float], values: Mapping[str, Any]) -> PlanView:
+    with store.session() as session:
+        runs.locked(session, run)
+        known = session.scalar(select(PlanRow).where(PlanRow.run == run, PlanRow.key == key))
+        if known is not None:
+            return _view(known)
+        latest = session.scalar(select(func.max(PlanRow.version)).where(PlanRow.run == run)) or 0
+        row = PlanRow(
+            run=run,
+            version=latest + 1,
+            key=key,
+            rates=plan_job.rates_to_json(rates),
+            created_at=utc_now(),
+            solver=values.get("solver", ""),
+            **{"seed": 0, "decided_by": "", "worker": "", "reason": "", "details": {}, **values},
+        )
+        session.add(row)
+        session.flush()
+        audit.add(
+            session,
+            actor=row.requested_by,
+            action="plan.create",
+            run=run,
+            target=f"plan {row.version}",
+            result=row.status,
+            detail={"trigger": row.trigger, "key": key, "rates": row.rates, "parent": row.parent},
+        )
+        return _view(row)
+
+
+def _move(session: Session, run_row: RunRow, row: PlanRow, status: str, *, actor: str, reason: str) -> None:
+    former = row.status
+    if status in ("ready", "approved", "active") and row.document is None:
+        raise TransitionError(f"plan {row.version} of run {row.run} has no document, so it cannot become {status}")
+    transitions.move_plan(row, status)
+    now = utc_now()
+    if reason:
+        row.reason = reason
+    if status in ("approved", "rejected"):
+        row.decided_by = actor
+        row.decided_at = now
+    if status == "active":
+        _supersede(session, run_row, row, actor=actor)
+        row.active_at = now
+        run_row.active_plan_version = row.version
+    audit.add(
+        session,
+        actor=actor,
+        action="plan.status",
+        run=row.run,
+        target=f"plan {row.version}",
+        result=status,
+        detail={"from": former, "reason": reason},
+    )
+
+
+def _supersede(session: Session, run_row: RunRow, successor: PlanRow, *, actor: str) -> None:
+    query = select(PlanRow).where(
+        PlanRow.run == run_row.id, PlanRow.status == "active", PlanRow.version != successor.version
+    )
+    for row in session.scalars(query).all():
+        _move(session, run_row, row, "superseded", actor=actor, reason=f"plan {successor.version} is active")
+
+
+def _view(row: PlanRow) -> PlanView:
+    return PlanView(
+        run=row.run,
+        version=row.version,
+        key=row.key,
+        trigger=row.trigger,
+        status=row.status,
+        rates=plan_job.rates_from_json(row.rates),
+        document=row.document,
+        predicted_s=row.predicted_s,
+        current_s=row.current_s,
+        measured_s=row.measured_s,
+        bound_s=row.bound_s,
+        gap=row.gap,
+        solve_s=row.solve_s,
+        solver=row.solver,
+        seed=row.seed,
+        parent=row.parent,
+        requested_by=row.requested_by,
+        decided_by=row.decided_by,
+        worker=row.worker,
+        reason=row.reason,
+        details=row.details,
+        created_at=row.created_at,
+        claimed_at=row.claimed_at,
+        solved_at=row.solved_at,
+        decided_at=row.decided_at,
+        active_at=row.active_at,
+    )

@@ -1,0 +1,145 @@
+"""Commands: refused before anything is written, once per key, applied when the engine says so."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from db import audit, commands, plans, runs
+from db.errors import InputError, TransitionError
+from db.runs import RunView
+from db.store import Store
+from tests.db.conftest import PLAN
+
+
+def submit(store: Store, kind: str, arguments: dict[str, Any] | None = None, **fields: Any) -> commands.CommandView:
+    return commands.submit(store, 1, kind, arguments or {}, **{"actor": "ann", "source": "cli", **fields})
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "kept"),
+    [
+        ("inject", {"devices": [5, 3, 3], "rate": 2.57}, {"devices": [3, 5], "rate": 2.57, "for_s": None}),
+        ("inject", {"devices": [0], "rate": 3, "for_s": 60}, {"devices": [0], "rate": 3.0, "for_s": 60.0}),
+        ("clear", {}, {"devices": None}),
+        ("clear", {"devices": [7]}, {"devices": [7]}),
+        ("pause", {}, {}),
+        ("resume", {}, {}),
+        ("stop", {}, {}),
+        ("replan", {}, {}),
+        ("set_mode", {"mode": "manual"}, {"mode": "manual"}),
+        ("reject", {"version": 1}, {"version": 1}),
+    ],
+)
+def test_submit(store: Store, run: RunView, kind: str, arguments: dict[str, Any], kept: dict[str, Any]) -> None:
+    command = submit(store, kind, arguments)
+    assert (command.kind, command.arguments, command.status) == (kind, kept, "pending")
+    assert (command.actor, command.source, command.result) == ("ann", "cli", "")
+    assert commands.get(store, command.id) == command
+    assert commands.pending(store) == [command]
+    entry = audit.entries(store, 1)[0]
+    assert (entry.actor, entry.source, entry.action, entry.result) == ("ann", "cli", f"command.{kind}", "pending")
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        ("dance", {}, "kind must be one of inject, .*, given 'dance'"),
+        ("inject", {"devices": [9], "rate": 2.0}, r"device must be 0\.\.7, given 9"),
+        ("inject", {"devices": [-1], "rate": 2.0}, r"device must be 0\.\.7, given -1"),
+        ("inject", {"devices": [1.5], "rate": 2.0}, r"device must be 0\.\.7, given 1.5"),
+        ("inject", {"devices": [True], "rate": 2.0}, r"device must be 0\.\.7, given True"),
+        ("inject", {"devices": [], "rate": 2.0}, r"devices must be a list of 0\.\.7, given \[\]"),
+        ("inject", {"devices": "3", "rate": 2.0}, r"devices must be a list of 0\.\.7, given '3'"),
+        ("inject", {"rate": 2.0}, r"devices must be a list of 0\.\.7, given None"),
+        ("inject", {"devices": [1], "rate": 0}, "rate must be a positive finite number, given 0"),
+        ("inject", {"devices": [1], "rate": -2.0}, "given -2.0"),
+        ("inject", {"devices": [1], "rate": math.nan}, "given nan"),
+        ("inject", {"devices": [1], "rate": math.inf}, "given inf"),
+        ("inject", {"devices": [1], "rate": "fast"}, "given 'fast'"),
+        ("inject", {"devices": [1], "rate": True}, "given True"),
+        ("inject", {"devices": [1], "rate": 2.0, "for_s": 0}, "for_s must be a positive finite number, given 0"),
+        ("inject", {"devices": [1], "rate": 2.0, "colour": 1}, r"among \(devices, rate, for_s\), given 'colour'"),
+        ("clear", {"devices": [8]}, r"device must be 0\.\.7, given 8"),
+        ("pause", {"now": True}, r"among \(\), given 'now'"),
+        ("set_mode", {"mode": "turbo"}, "mode must be one of automatic, manual, off, given 'turbo'"),
+        ("approve", {}, "version must be a plan version, given None"),
+        ("approve", {"version": 4}, "run 1 has no plan 4, known versions: 1"),
+        ("approve", {"version": 2**70}, "run 1 has no plan"),
+        ("approve", {"version": 1}, "plan 1 is approved, expected one that is ready"),
+        ("rollback", {"version": 1}, "plan 1 is approved, expected one that is superseded"),
+    ],
+)
+def test_refused_with_nothing_written(
+    store: Store, run: RunView, kind: str, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        submit(store, kind, arguments)
+    assert "\n" not in str(caught.value)
+    assert commands.pending(store) == []
+    assert len(audit.entries(store)) == 1
+
+
+def test_unknown_or_ended_run(store: Store, run: RunView) -> None:
+    with pytest.raises(InputError, match="unknown run 4, known runs: 1"):
+        commands.submit(store, 4, "pause", {}, actor="ann", source="cli")
+    command = submit(store, "pause", key="k")
+    runs.set_status(store, 1, "finished")
+    with pytest.raises(InputError, match=r"run 1 has ended \(finished\)"):
+        submit(store, "pause")
+    assert submit(store, "pause", key="k") == command  # asked before it ended
+
+
+def test_one_command_a_key(store: Store, run: RunView) -> None:
+    command = submit(store, "pause", key="k")
+    assert submit(store, "pause", key="k") == command
+    assert submit(store, "pause").id != command.id
+    assert submit(store, "pause").id != command.id
+    assert len(commands.recent(store, 1, 10)) == 3
+    with pytest.raises(InputError, match="key must have 1 to 200 characters, given 201"):
+        submit(store, "pause", key="k" * 201)
+
+
+def test_the_life_of_a_command(store: Store, run: RunView) -> None:
+    first, second = submit(store, "inject", {"devices": [3], "rate": 2.0}), submit(store, "pause")
+    assert [command.id for command in commands.pending(store)] == [first.id, second.id]
+    commands.accept(store, first.id, desired_version=2)
+    accepted = commands.accept(store, second.id, desired_version=3)
+    assert (accepted.status, accepted.desired_version) == ("accepted", 3)
+    assert accepted.accepted_at is not None
+    assert commands.pending(store) == []
+    assert commands.apply_observed(store, 1, 1, 10) == []
+    applied = commands.apply_observed(store, 1, 2, 11)
+    assert [(command.id, command.status, command.applied_step) for command in applied] == [(first.id, "applied", 11)]
+    assert commands.apply_observed(store, 1, 2, 12) == []
+    assert [command.id for command in commands.apply_observed(store, 1, 9, 13)] == [second.id]
+    assert [command.id for command in commands.recent(store, 1, 1)] == [second.id]
+    with pytest.raises(TransitionError, match="is applied"):
+        commands.accept(store, first.id, desired_version=4)
+
+
+def test_finish(store: Store, run: RunView) -> None:
+    done = commands.finish(store, submit(store, "replan").id, ok=True, result="plan 2 asked for")
+    assert (done.status, done.result) == ("applied", "plan 2 asked for")
+    failed = commands.finish(store, submit(store, "replan").id, ok=False, result="no profile")
+    assert (failed.status, failed.result) == ("failed", "no profile")
+    assert failed.done_at is not None
+    accepted = commands.accept(store, submit(store, "pause").id, desired_version=None)
+    assert commands.apply_observed(store, 1, 100, 1) == []  # carried by no version
+    assert commands.finish(store, accepted.id, ok=True, result="").status == "applied"
+    with pytest.raises(TransitionError, match="is applied"):
+        commands.finish(store, accepted.id, ok=False, result="")
+    with pytest.raises(InputError, match="unknown command 99"):
+        commands.finish(store, 99, ok=True, result="")
+
+
+def test_a_ready_plan_can_be_approved_and_a_superseded_one_brought_back(store: Store, run: RunView) -> None:
+    fields: dict[str, Any] = {"trigger": "t", "rates": {}, "parent": 1, "requested_by": "ann"}
+    plans.add(store, 1, document=PLAN, key="a", **fields)
+    assert submit(store, "approve", {"version": 2}).arguments == {"version": 2}
+    plans.move(store, 1, 1, "active")
+    plans.move(store, 1, 2, "approved")
+    plans.move(store, 1, 2, "active")
+    assert submit(store, "rollback", {"version": 1}).arguments == {"version": 1}
