@@ -1,0 +1,110 @@
+"""Commands of people, turned into desired state.
+
+A command that the engine has to obey is `accepted` with the version of the desired document that carries
+it, and `applied` when telemetry reports that version. One that concerns the controller alone is done at once.
+What cannot be done fails with the reason. Repeating a command that was half done does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from db import commands, injections, runs
+from db.commands import CommandView
+from db.errors import InputError, TransitionError
+from db.runs import RunView
+from planner.control.active import command_key
+from planner.control.context import Context
+from planner.control.planning import Planning
+
+log = logging.getLogger(__name__)
+
+
+class Orders:
+    """Obeys the commands of one run."""
+
+    def __init__(self, context: Context, run: int, planning: Planning) -> None:
+        self._context, self._run, self._planning = context, run, planning
+        self._kinds: dict[str, Callable[[CommandView, RunView], int | str]] = {
+            "inject": self._inject,
+            "clear": self._clear,
+            "pause": lambda command, view: self._change(is_paused=True),
+            "resume": lambda command, view: self._change(is_paused=False),
+            "stop": lambda command, view: self._change(is_stopping=True),
+            "approve": self._approve,
+            "reject": self._reject,
+            "rollback": self._roll_back,
+            "replan": self._replan,
+            "set_mode": self._set_mode,
+        }
+
+    def obey(self, command: CommandView, view: RunView) -> None:
+        """Carries out one pending command."""
+        try:
+            outcome = self._kinds[command.kind](command, view)
+        except (InputError, TransitionError) as error:
+            commands.finish(self._context.store, command.id, ok=False, result=str(error))
+            return
+        log.info("run %s: %s by %s", self._run, command.kind, command.actor)
+        if isinstance(outcome, int):
+            commands.accept(self._context.store, command.id, desired_version=outcome)
+        else:
+            commands.finish(self._context.store, command.id, ok=True, result=outcome)
+
+    def clear_expired(self, devices: list[int]) -> None:
+        """The time of these injections is over."""
+        injections.clear(self._context.store, self._run, devices)
+        self._change()
+
+    def end(self, view: RunView) -> None:
+        """The run has ended: every command gets its end, and every injection too."""
+        injections.clear(self._context.store, self._run)
+        for command in commands.recent(self._context.store, self._run, 1000):
+            if command.status in ("pending", "accepted"):
+                is_done = command.kind == "stop" and view.status != "failed"
+                result = "" if is_done else f"the run ended before ({view.status})"
+                commands.finish(self._context.store, command.id, ok=is_done, result=result)
+
+    def _inject(self, command: CommandView, view: RunView) -> int:
+        duration_s = command.arguments["for_s"]
+        until_at = None if duration_s is None else self._context.clock.now() + timedelta(seconds=duration_s)
+        for device in command.arguments["devices"]:
+            injections.add(
+                self._context.store, self._run, device, command.arguments["rate"], until_at, command=command.id
+            )
+        return self._change()
+
+    def _clear(self, command: CommandView, view: RunView) -> int:
+        injections.clear(self._context.store, self._run, command.arguments["devices"])
+        return self._change()
+
+    def _approve(self, command: CommandView, view: RunView) -> int:
+        return self._planning.approve(command.arguments["version"], actor=command.actor)
+
+    def _reject(self, command: CommandView, view: RunView) -> str:
+        self._planning.reject(command.arguments["version"], actor=command.actor)
+        return f"plan {command.arguments['version']} rejected"
+
+    def _roll_back(self, command: CommandView, view: RunView) -> int:
+        return self._planning.roll_back(
+            command.arguments["version"], view, actor=command.actor, key=command_key(command.id)
+        )
+
+    def _replan(self, command: CommandView, view: RunView) -> str:
+        problem = self._planning.request(
+            view, trigger="command", key=command_key(command.id), requested_by=command.actor
+        )
+        if problem:
+            raise InputError(f"no plan can be asked for: {problem}")
+        return "plan requested"
+
+    def _set_mode(self, command: CommandView, view: RunView) -> str:
+        self._change(mode=command.arguments["mode"])
+        return f"mode is {command.arguments['mode']}"
+
+    def _change(
+        self, *, is_paused: bool | None = None, is_stopping: bool | None = None, mode: str | None = None
+    ) -> int:
+        return runs.change(self._context.store, self._run, is_paused=is_paused, is_stopping=is_stopping, mode=mode)
