@@ -14,7 +14,6 @@ import uuid
 from typing import Any
 
 from db.bus import Bus
-
 from db.errors import BusError
 from db.messages import Desired, Observed, State, Telemetry, utc_now
 

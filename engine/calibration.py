@@ -1,12 +1,13 @@
 """Calibration: what one layer costs on healthy devices, measured before the first step.
 
 All devices run a layer-shaped workload in node-local groups of every TP degree at once, so the
-numbers contain the contention that training has. Medians over repetitions and devices keep one
-device that is slow already from spoiling the reference.
+numbers contain the contention that training has. Medians over devices keep one device that is slow
+already from spoiling the reference.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -123,23 +124,31 @@ def _teams(config: RunConfig, degree: int) -> list[tuple[int, ...]]:
 def _time_layer(config: RunConfig, decoder: Decoder, clock: EmulatedClock, size: int, degree: int) -> _Timing:
     rank = dist.get_rank()
     team = next((team for team in _teams(config, degree) if rank in team), None)
-    rows: list[list[float]] = []
+    own = [math.nan] * 5
     if team:
         probe = LayerProbe(config, decoder, TensorParallel(team, team.index(rank), clock))
-        for _ in range(REPETITIONS + 1):
-            clock.take()
-            started = time.perf_counter()
-            probe.run(size)
-            wall = time.perf_counter() - started
-            seconds = clock.take()
-            compute = seconds[Work.FORWARD] + seconds[Work.BACKWARD]
-            probe.run_ends(size)
-            ends = clock.take()
-            rows.append([compute, max(0.0, wall - compute), seconds[Work.FORWARD], ends[Work.HEAD], ends[Work.EMBED]])
-    own = [statistics.median(column) for column in zip(*rows[1:], strict=True)] if rows else [float("nan")] * 5
+        layer, wall = _repeated(clock, lambda: probe.run(size))
+        ends, _ = _repeated(clock, lambda: probe.run_ends(size))
+        compute = layer[Work.FORWARD] + layer[Work.BACKWARD]
+        own = [compute, max(0.0, wall - compute), layer[Work.FORWARD], ends[Work.HEAD], ends[Work.EMBED]]
     return _Timing(
         **dict(zip(("compute_s", "comm_s", "forward_s", "head_s", "embed_s"), _median_over_ranks(own), strict=True))
     )
+
+
+def _repeated(clock: EmulatedClock, action: Callable[[], None]) -> tuple[dict[Work, float], float]:
+    """Means over the repetitions: compute seconds by kind, and wall seconds.
+
+    Means, because the clock lets a segment pay for the overshoot of another.
+    """
+    action()
+    clock.settle()
+    clock.take()
+    started = time.perf_counter()
+    for _ in range(REPETITIONS):
+        action()
+    wall = time.perf_counter() - started
+    return {work: seconds / REPETITIONS for work, seconds in clock.take().items()}, wall / REPETITIONS
 
 
 def _time_send(config: RunConfig, decoder: Decoder) -> float:

@@ -93,6 +93,10 @@ class EmulatedClock:
         """Closes a segment that holds only left-overs: it is neither stretched nor counted."""
         self._work = None
 
+    def settle(self) -> None:
+        """Forgets the debt, so that what is measured next does not pay for what came before."""
+        self._debt = 0.0
+
     def take(self) -> dict[Work, float]:
         """Seconds of own compute by kind since the last call."""
         seconds, self.seconds = self.seconds, dict.fromkeys(Work, 0.0)
