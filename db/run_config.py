@@ -56,11 +56,15 @@ class DataConfig(_Section):
 
 
 class ClusterConfig(_Section):
-    """Devices of the job; device ids count from 0, node by node."""
+    """Devices of the job; device ids count from 0, node by node.
+
+    `memory_bytes` of a device is what the planner may fill. The default holds about half of the
+    default model at TP degree 2, so that plans need pipelines and groups, as large models do.
+    """
 
     num_nodes: int = Field(2, ge=1)
     devices_per_node: int = Field(4, ge=1)
-    memory_bytes: float = Field(1e9, gt=0)
+    memory_bytes: float = Field(12e6, gt=0)
 
 
 class ParallelConfig(_Section):

@@ -43,7 +43,7 @@ def main() -> int:
         if rank == 0:
             from engine.bus_uplink import BusUplink  # only rank 0 loads a broker client
 
-            uplink = BusUplink(Settings.from_env().broker_url(), arguments.run_id)
+            uplink = BusUplink(Settings.from_env().broker_url, arguments.run_id)
             uplink.set_state("starting", step=0)
         dist.init_process_group("gloo")
         trainer = Trainer(config, uplink)

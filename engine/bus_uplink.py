@@ -11,7 +11,9 @@ import queue
 import threading
 import time
 import uuid
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from db.bus import Bus
 from db.errors import BusError
@@ -22,14 +24,22 @@ log = logging.getLogger("malleus.engine")
 QUEUE_LENGTH = 1_000
 HEARTBEAT_S = 1.0
 CLOSE_TIMEOUT_S = 5.0
+WATCH_S = 0.5
+RETRY_S = 0.5
+Answer = TypeVar("Answer")
 
 
 class BusUplink:
-    """An `engine.uplink.Uplink` over the bus."""
+    """An `engine.uplink.Uplink` over the bus.
 
-    def __init__(self, url: str, run: int) -> None:
+    Args:
+        broker_url: where the broker is now; asked again when it went away, because an embedded one
+            comes back at another address. May raise `BusError`.
+    """
+
+    def __init__(self, broker_url: Callable[[], str], run: int) -> None:
         self.num_dropped = 0
-        self._run, self._attempt, self._url = run, uuid.uuid4().hex, url
+        self._run, self._attempt, self._broker_url = run, uuid.uuid4().hex, broker_url
         self._sequence = 0
         self._applied = 0
         self._lock = threading.Lock()
@@ -85,7 +95,7 @@ class BusUplink:
             log.warning("%d telemetry messages were dropped", self.num_dropped)
 
     def _send_forever(self) -> None:
-        bus, is_away = Bus(self._url), False
+        line = _Line(self._broker_url, "telemetry waits")
         message: Telemetry | None = None
         deadline = None
         while True:
@@ -100,29 +110,46 @@ class BusUplink:
                     if time.monotonic() - self._last_sent >= HEARTBEAT_S and not self._closing.is_set():
                         self.send(State, **self._state)
                     continue
-            try:
-                bus.send(message)
-                message, is_away = None, False
-            except BusError as error:
-                if not is_away:
-                    log.warning("broker is away, telemetry waits: %s", error)
-                is_away = True
-                time.sleep(0.5)
-        bus.close()
+            if line.ask(partial(Bus.send, message=message)) is not None:
+                message = None
+        line.close()
 
     def _watch_forever(self) -> None:
-        bus, is_away = Bus(self._url), False
+        line = _Line(self._broker_url, "no new orders")
         while not self._closing.is_set():
-            try:
-                newest = bus.wait_desired_change(self._run, 0.5)
-                is_away = False
-                if newest is not None:
-                    self._desired = newest
-                    self._changed.set()
-                    self.send(Observed, observed_version=newest.version)
-            except BusError as error:
-                if not is_away:
-                    log.warning("broker is away, no new orders: %s", error)
-                is_away = True
-                time.sleep(0.5)
-        bus.close()
+            newest = line.ask(lambda bus: bus.wait_desired_change(self._run, WATCH_S))
+            if newest is not None:
+                self._desired = newest
+                self._changed.set()
+                self.send(Observed, observed_version=newest.version)
+        line.close()
+
+
+class _Line:
+    """A bus that is opened again, wherever the broker is by then, after it went away."""
+
+    def __init__(self, broker_url: Callable[[], str], consequence: str) -> None:
+        self._broker_url, self._consequence = broker_url, consequence
+        self._bus: Bus | None = None
+        self._is_away = False
+
+    def ask(self, question: Callable[[Bus], Answer]) -> Answer | None:
+        """The bus's answer; None, after a short wait and one log line, while the broker is away."""
+        try:
+            if self._bus is None:
+                self._bus = Bus(self._broker_url())
+            answer = question(self._bus)
+            self._is_away = False
+            return answer
+        except BusError as error:
+            if not self._is_away:
+                log.warning("the broker is away, %s: %s", self._consequence, error)
+            self._is_away = True
+            self.close()
+            time.sleep(RETRY_S)
+            return None
+
+    def close(self) -> None:
+        if self._bus is not None:
+            self._bus.close()
+            self._bus = None

@@ -49,7 +49,7 @@ def publish(url: str, version: int) -> None:
 
 
 def test_documents_come_down_and_are_acknowledged(url: str) -> None:
-    uplink = BusUplink(url, RUN)
+    uplink = BusUplink(lambda: url, RUN)
     assert uplink.desired() is None
     for version in (1, 2):
         publish(url, version)
@@ -66,7 +66,7 @@ def test_documents_come_down_and_are_acknowledged(url: str) -> None:
 
 def test_messages_are_numbered_and_one_attempt_is_one_start(url: str) -> None:
     for _ in range(2):
-        uplink = BusUplink(url, RUN)
+        uplink = BusUplink(lambda: url, RUN)
         for _ in range(3):
             uplink.send(Profile, profile={}, seconds=0.1)
         uplink.close()
@@ -80,7 +80,7 @@ def test_messages_are_numbered_and_one_attempt_is_one_start(url: str) -> None:
 
 def test_the_state_is_repeated_while_nothing_else_is_sent(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus_uplink, "HEARTBEAT_S", 0.05)
-    uplink = BusUplink(url, RUN)
+    uplink = BusUplink(lambda: url, RUN)
     uplink.set_state("paused", step=4)
     until(lambda: sum(m.kind == "state" and m.state == "paused" for m in everything(url)) >= 3)
     uplink.close()
@@ -89,9 +89,27 @@ def test_the_state_is_repeated_while_nothing_else_is_sent(url: str, monkeypatch:
 def test_an_absent_broker_costs_messages_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus_uplink, "QUEUE_LENGTH", 10)
     monkeypatch.setattr(bus_uplink, "CLOSE_TIMEOUT_S", 0.2)
-    uplink = BusUplink("redis://127.0.0.1:1/0", RUN)
+    uplink = BusUplink(lambda: "redis://127.0.0.1:1/0", RUN)
     for _ in range(50):
         uplink.send(Profile, profile={}, seconds=0.1)
     assert uplink.num_dropped >= 39
     assert uplink.desired() is None
     uplink.close()
+
+
+def test_a_broker_that_comes_back_elsewhere_is_found(tmp_path: Path) -> None:
+    addresses: list[str] = []
+    first = EmbeddedBroker(tmp_path / "first")
+    addresses.append(first.start())
+    uplink = BusUplink(lambda: addresses[-1], RUN)
+    publish(addresses[-1], 1)
+    until(lambda: uplink.desired())
+    first.stop()
+    uplink.send(Profile, profile={}, seconds=0.1)
+    second = EmbeddedBroker(tmp_path / "second")
+    addresses.append(second.start())
+    publish(addresses[-1], 2)
+    until(lambda: (document := uplink.desired()) and document.version == 2)
+    until(lambda: any(message.kind == "profile" for message in everything(addresses[-1])))
+    uplink.close()
+    second.stop()

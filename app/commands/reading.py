@@ -1,0 +1,245 @@
+"""Commands that only read the store: runs, status, samples, plans, audit. They need no broker."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.commands.output import (
+    Column,
+    CsvOption,
+    JsonOption,
+    LimitOption,
+    OffsetOption,
+    RunArgument,
+    age,
+    clock,
+    print_json,
+    print_rows,
+    rate,
+    rates,
+    seconds,
+    table,
+)
+from app.commands.surroundings import open_store
+
+if TYPE_CHECKING:
+    from db.runs import RunView
+    from db.store import Store
+
+NEXT_RUN = "no runs yet: `malleus train CONFIG.toml` starts one, `malleus demo` shows one"
+
+RUN_COLUMNS: tuple[Column, ...] = (
+    ("run", lambda row: row.id),
+    ("name", lambda row: row.name),
+    ("status", lambda row: row.status),
+    ("step", lambda row: row.step),
+    ("loss", lambda row: row.loss),
+    ("step time", lambda row: seconds(row.step_s)),
+    ("plan", lambda row: None if row.active_plan_version is None else f"v{row.active_plan_version}"),
+    ("mode", lambda row: row.mode),
+    ("started", lambda row: clock(row.started_at)),
+    ("last heard", lambda row: age(row.last_seen_at)),
+    ("reason", lambda row: row.reason),
+)
+SAMPLE_COLUMNS: tuple[Column, ...] = (
+    ("step", lambda row: row.step),
+    ("device", lambda row: row.device),
+    ("rate", lambda row: rate(row.rate)),
+    ("compute_s", lambda row: row.compute_s),
+    ("phase", lambda row: row.phase),
+)
+PLAN_COLUMNS: tuple[Column, ...] = (
+    ("version", lambda row: f"v{row.version}"),
+    ("requested", lambda row: clock(row.created_at)),
+    ("trigger", lambda row: row.trigger),
+    ("rates", lambda row: rates(row.rates)),
+    ("by", lambda row: row.requested_by),
+    ("status", lambda row: row.status),
+    ("predicted", lambda row: seconds(row.predicted_s)),
+    ("measured", lambda row: seconds(row.measured_s)),
+    ("bound", lambda row: seconds(row.bound_s)),
+    ("gap", lambda row: row.gap),
+    ("solved in", lambda row: seconds(row.solve_s)),
+    ("reason", lambda row: row.reason),
+)
+AUDIT_COLUMNS: tuple[Column, ...] = (
+    ("at", lambda row: clock(row.at)),
+    ("run", lambda row: row.run),
+    ("actor", lambda row: row.actor),
+    ("source", lambda row: row.source),
+    ("action", lambda row: row.action),
+    ("target", lambda row: row.target),
+    ("result", lambda row: row.result),
+)
+
+
+def runs(
+    limit: LimitOption = 100, offset: OffsetOption = 0, as_json: JsonOption = False, as_csv: CsvOption = False
+) -> None:
+    """List runs, newest first."""
+    from db import runs as table_of_runs
+
+    with open_store() as store:
+        rows = table_of_runs.all_runs(store, limit=limit, offset=offset)
+    print_rows(rows, RUN_COLUMNS, as_json=as_json, as_csv=as_csv, empty=NEXT_RUN)
+
+
+def status(run: RunArgument, as_json: JsonOption = False) -> None:
+    """Show how a run stands: state, devices, plan, stragglers."""
+    from db import runs as table_of_runs
+
+    with open_store() as store:
+        view = table_of_runs.get(store, run)
+        found = _status(store, view)
+    if as_json:
+        print_json(found)
+    else:
+        _print_status(view, found)
+
+
+def samples(
+    run: RunArgument,
+    device: Annotated[
+        list[int] | None, typer.Option(help="Only this device (may be given several times).", show_default="all")
+    ] = None,
+    since_step: Annotated[int | None, typer.Option(min=0, help="First step.")] = None,
+    until_step: Annotated[int | None, typer.Option(min=0, help="Last step.")] = None,
+    limit: LimitOption = 1000,
+    offset: OffsetOption = 0,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """List what every device measured in every step: its straggling rate and compute seconds."""
+    from db import history
+    from db import runs as table_of_runs
+
+    with open_store() as store:
+        table_of_runs.get(store, run)
+        rows = history.samples(
+            store,
+            run,
+            devices=device or None,
+            since_step=since_step,
+            until_step=until_step,
+            limit=limit,
+            offset=offset,
+        )
+    print_rows(rows, SAMPLE_COLUMNS, as_json=as_json, as_csv=as_csv, empty=f"run {run} has no samples in this range")
+
+
+def plans(
+    run: RunArgument,
+    limit: LimitOption = 100,
+    offset: OffsetOption = 0,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """List the plans of a run, newest first."""
+    from db import plans as table_of_plans
+    from db import runs as table_of_runs
+
+    with open_store() as store:
+        table_of_runs.get(store, run)
+        rows = table_of_plans.all_plans(store, run, limit=limit, offset=offset)
+    print_rows(rows, PLAN_COLUMNS, as_json=as_json, as_csv=as_csv, empty=f"run {run} has no plans")
+
+
+def audit(
+    run: Annotated[int | None, typer.Option(help="Only this run.", show_default="all")] = None,
+    limit: LimitOption = 100,
+    offset: OffsetOption = 0,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """List who did what, newest first."""
+    from db import audit as log
+    from db import runs as table_of_runs
+
+    with open_store() as store:
+        if run is not None:
+            table_of_runs.get(store, run)
+        rows = log.entries(store, run, limit, offset)
+    print_rows(rows, AUDIT_COLUMNS, as_json=as_json, as_csv=as_csv, empty="nothing has been done yet")
+
+
+def _status(store: Store, view: RunView) -> dict[str, Any]:
+    from db import commands, episodes, history, injections
+    from db import plans as table_of_plans
+
+    plan = None if view.active_plan_version is None else table_of_plans.get(store, view.id, view.active_plan_version)
+    latest = history.latest_rates(store, view.id)
+    places = _places(None if plan is None else plan.document)
+    devices = [
+        {
+            "device": device.device,
+            "node": device.node,
+            "host": device.host,
+            "pid": device.pid,
+            "place": places.get(device.device),
+            "rate": latest[device.device].rate if device.device in latest else None,
+            "at": latest[device.device].at if device.device in latest else None,
+        }
+        for device in history.devices(store, view.id)
+    ]
+    waiting = [row for row in table_of_plans.all_plans(store, view.id, limit=20) if row.status == "ready"]
+    return {
+        "run": view,
+        "devices": devices,
+        "plan": plan,
+        "plans_ready": [row.version for row in waiting],
+        "injections": injections.open_injections(store, view.id),
+        "episodes": episodes.all_episodes(store, view.id, is_open=True),
+        "commands": commands.recent(store, view.id, 5),
+    }
+
+
+def _places(document: dict[str, Any] | None) -> dict[int, str]:
+    if document is None:
+        return {}
+    from planner.diff import places
+    from planner.plan import Plan
+
+    return {device: str(place) for device, place in places(Plan.from_json(document)).items()}
+
+
+def _print_status(view: RunView, found: dict[str, Any]) -> None:
+    from app.plan_text import plan_text
+    from planner.plan import Plan
+
+    ended = f" ({view.reason})" if view.reason else ""
+    version = "no plan yet" if view.active_plan_version is None else f"plan v{view.active_plan_version}"
+    print(f"run {view.id}  {view.name}  {view.status}{ended}  {version} ({view.mode})")
+    step = "-" if view.step is None else f"{view.step:,}"
+    loss = "-" if view.loss is None else f"{view.loss:.4g}"
+    print(f"step {step}  loss {loss}  step time {seconds(view.step_s) or '-'}  last heard {age(view.last_seen_at)}")
+    for episode in found["episodes"]:
+        print(
+            f"! device {episode.device} is {rate(episode.rate)} slow since {clock(episode.start_at)} "
+            f"(step {episode.start_step}), cause: {episode.cause}"
+        )
+    for injection in found["injections"]:
+        until = f" until {clock(injection.until_at)}" if injection.until_at else ""
+        print(f"injected: device {injection.device} at {rate(injection.rate)} ({injection.status}){until}")
+    for waiting in found["plans_ready"]:
+        print(f"plan v{waiting} waits for a decision: `malleus approve {view.id} {waiting}` or reject")
+    print()
+    print(
+        table(
+            ["device", "node", "rate", "measured", "place"],
+            [
+                [device["device"], device["node"], rate(device["rate"]), age(device["at"]), device["place"]]
+                for device in found["devices"]
+            ],
+        )
+    )
+    if found["plan"] is not None:
+        shown = {
+            device["device"]: device["rate"]
+            for device in found["devices"]
+            if device["rate"] is not None and (math.isnan(device["rate"]) or abs(device["rate"] - 1) >= 0.05)
+        }
+        print()
+        print(plan_text(Plan.from_json(found["plan"].document), shown))

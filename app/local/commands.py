@@ -1,0 +1,73 @@
+"""The command lines of the local processes.
+
+Secrets travel in the environment, never here. Each works in the data folder, so that whatever a
+library drops lands there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from app.dashboard import launch
+from app.local.environment import child_environment
+from app.local.part import Command
+from db.settings import Settings
+
+EngineArgv = Callable[[int, int, Path], list[str]]
+"""From run, number of ranks and configuration file to the engine's command line."""
+
+
+def worker(settings: Settings) -> Command:
+    """The Celery worker that solves plans, one at a time."""
+    argv = [
+        *(sys.executable, "-m", "celery", "-A", "planner.worker", "worker"),
+        *("--concurrency", "1", "--loglevel", "INFO", "--without-gossip", "--without-mingle"),
+    ]
+    return _command(settings, "worker", argv)
+
+
+def controller(settings: Settings) -> Command:
+    """The control loop."""
+    return _command(settings, "controller", [sys.executable, "-m", "planner.controller"])
+
+
+def dashboard(settings: Settings) -> Command:
+    """The dashboard; it finds its theme beside its script."""
+    argv, environment = launch.command(settings, child_environment(settings))
+    return _command(settings, "dashboard", argv, environment)
+
+
+def engine(settings: Settings, run: int, argv: list[str]) -> Command:
+    """The engine of one run; one thread a rank, since ranks share this machine's cores."""
+    return Command(
+        name=f"engine of run {run}",
+        argv=argv,
+        environment=child_environment(settings) | {"OMP_NUM_THREADS": "1"},
+        folder=settings.home,
+        log=run_folder(settings, run) / "engine.log",
+    )
+
+
+def torchrun(run: int, num_ranks: int, config: Path) -> list[str]:
+    """`torchrun` on this machine alone."""
+    return [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)),
+        *("-m", "engine", "--run-id", str(run), "--config", str(config)),
+    ]
+
+
+def run_folder(settings: Settings, run: int) -> Path:
+    """Files of one run."""
+    return settings.home / "runs" / str(run)
+
+
+def _command(settings: Settings, name: str, argv: list[str], environment: dict[str, str] | None = None) -> Command:
+    return Command(
+        name=name,
+        argv=argv,
+        environment=environment or child_environment(settings),
+        folder=settings.home,
+        log=settings.home / "logs" / f"{name}.log",
+    )

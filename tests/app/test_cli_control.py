@@ -1,0 +1,185 @@
+"""Commands that ask: they write one row, wait for what comes of it, and refuse bad input before that."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.commands.control import parse_duration
+from db import commands, runs
+from db.errors import InputError
+from db.store import Store
+from tests.app import seeded_store
+
+Answer = Callable[[Store, commands.CommandView], None]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a training run, run 2 with a plan that waits for a decision, and an ended run 3."""
+    folder = tmp_path_factory.mktemp("template")
+    with Store.open(seeded_store.database_url(folder), migrate=True) as store:
+        begin_at = datetime.now(UTC) - timedelta(minutes=30)
+        seeded_store.straggling_run(store, begin_at=begin_at)
+        seeded_store.manual_run(store, begin_at=begin_at)
+        seeded_store.finished_run(store, begin_at=begin_at)
+    return folder
+
+
+@pytest.fixture
+def store(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    for name in ("MALLEUS_DATABASE_URL", "MALLEUS_REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MALLEUS_HOME", str(tmp_path))
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    with Store.open(seeded_store.database_url(tmp_path)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def answered(store: Store) -> Iterator[Callable[[Answer], None]]:
+    """Answers every command as a controller would, in the background."""
+    is_over = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def start(answer: Answer) -> None:
+        def work() -> None:
+            while not is_over.wait(0.02):
+                for command in commands.pending(store):
+                    answer(store, command)
+
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+
+    yield start
+    is_over.set()
+    for thread in threads:
+        thread.join()
+
+
+def _apply(store: Store, command: commands.CommandView) -> None:
+    version = runs.change(store, command.run)
+    commands.accept(store, command.id, desired_version=version)
+    commands.apply_observed(store, command.run, version, 321)
+
+
+def _fail(store: Store, command: commands.CommandView) -> None:
+    commands.finish(store, command.id, ok=False, result="the engine is gone")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "expected"),
+    [
+        (["inject", "1", "--device", "3", "--rate", "2.57"], "inject", {"devices": [3], "rate": 2.57, "for_s": None}),
+        (
+            ["inject", "1", "--device", "5", "--device", "3", "--rate", "12.53", "--for", "1.5m"],
+            "inject",
+            {"devices": [3, 5], "rate": 12.53, "for_s": 90.0},
+        ),
+        (["clear", "1"], "clear", {"devices": None}),
+        (["clear", "1", "--device", "3"], "clear", {"devices": [3]}),
+        (["pause", "1"], "pause", {}),
+        (["resume", "1"], "resume", {}),
+        (["stop", "1"], "stop", {}),
+        (["approve", "2"], "approve", {"version": 2}),  # the one that is ready
+        (["reject", "2", "2"], "reject", {"version": 2}),
+        (["rollback", "1"], "rollback", {"version": 1}),  # the one before the active one
+    ],
+)
+def test_a_command_is_submitted_and_its_step_reported(
+    store: Store,
+    answered: Callable[[Answer], None],
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    kind: str,
+    expected: dict[str, object],
+) -> None:
+    answered(_apply)
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == f"{kind}: applied at step 321\n"
+    newest = commands.recent(store, int(arguments[1]), 1)[0]
+    assert (newest.kind, newest.arguments, newest.source) == (kind, expected, "cli")
+    assert newest.actor
+
+
+def test_json_is_the_row(store: Store, answered: Callable[[Answer], None], capsys: pytest.CaptureFixture[str]) -> None:
+    answered(_apply)
+    assert main(["clear", "1", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["kind"], row["status"], row["applied_step"]) == ("clear", "applied", 321)
+
+
+def test_a_command_that_fails_gives_its_reason_and_status_1(
+    store: Store, answered: Callable[[Answer], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answered(_fail)
+    assert main(["pause", "1"]) == 1
+    assert capsys.readouterr().err.endswith("failed: the engine is gone\n")
+
+
+def test_nobody_takes_it_up(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pause", "1", "--timeout", "0.2"]) == 1
+    error = capsys.readouterr().err
+    assert "is still pending after 0.2 s; the controller was last heard never" in error
+    assert error.count("\n") == 1
+
+
+def test_without_waiting_it_only_submits(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pause", "1", "--no-wait"]) == 0
+    assert capsys.readouterr().out.startswith("pause: submitted (command ")
+    assert [command.kind for command in commands.pending(store)] == ["pause"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["inject", "1", "--device", "3", "--rate", "nan"], "rate must be a positive finite number, given nan"),
+        (["inject", "1", "--device", "3", "--rate", "0"], "rate must be a positive finite number, given 0.0"),
+        (["inject", "1", "--device", "3", "--rate=-2.5"], "rate must be a positive finite number, given -2.5"),
+        (["inject", "1", "--device", "3", "--rate", "inf"], "rate must be a positive finite number, given inf"),
+        (["inject", "1", "--device", "3", "--rate", "fast"], "--rate"),
+        (["inject", "1", "--device", "8", "--rate", "2"], "device must be 0..7, given 8"),
+        (["inject", "1", "--device", "-1", "--rate", "2"], "device must be 0..7, given -1"),
+        (["inject", "1", "--device", "3", "--rate", "2", "--for", "soon"], "--for must be a positive time"),
+        (["inject", "1", "--device", "3", "--rate", "2", "--for", "0s"], "--for must be a positive time"),
+        (["inject", "1", "--rate", "2"], "Missing option '--device'"),
+        (["inject", "99", "--device", "3", "--rate", "2"], "unknown run 99, known runs: 1, 2, 3"),
+        (["inject", "3", "--device", "3", "--rate", "2"], "run 3 has ended (finished)"),
+        (["clear", "1", "--device", "77"], "device must be 0..7, given 77"),
+        (["pause", "one"], "run"),
+        (["pause", "1", "--timeout", "0"], "--timeout"),
+        (["approve", "1"], "run 1 has no plan that is ready"),
+        (["approve", "1", "7"], "run 1 has no plan 7, known versions: 1, 2"),
+        (["rollback", "2"], "run 2 has no plan that is superseded"),
+        (["rollback", "1", "2"], "plan 2 is active, expected one that is superseded"),
+    ],
+)
+def test_bad_input_is_one_line_status_2_and_nothing_written(
+    store: Store, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    before = [len(commands.recent(store, run, 100)) for run in (1, 2, 3)]
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("malleus: ")
+    assert captured.err.count("\n") == 1
+    assert expected in captured.err
+    assert [len(commands.recent(store, run, 100)) for run in (1, 2, 3)] == before
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("5m", 300), ("1.5h", 5400), ("90", 90), (" 2 m ", 120)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-5s", "nan", "inf", "1d", "1e9s"])
+def test_bad_durations(text: str) -> None:
+    with pytest.raises(InputError, match="positive time"):
+        parse_duration(text)
