@@ -51,9 +51,10 @@ def engine(settings: Settings, run: int, argv: list[str]) -> Command:
 
 
 def torchrun(run: int, num_ranks: int, config: Path) -> list[str]:
-    """`torchrun` on this machine alone."""
+    """`torchrun` on this machine alone; its own files lie beside the configuration."""
     return [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)),
+        *("--log-dir", str(config.parent / "ranks")),
         *("-m", "engine", "--run-id", str(run), "--config", str(config)),
     ]
 
