@@ -1,0 +1,73 @@
+"""What is chosen on the Inject page, in one browser session: devices and rate.
+
+Two widgets show the same value (grid and list, presets and number box). The value is kept here, and
+the key of each widget holds a counter that grows when the other one has changed the value: it is then
+a new widget, so that what the browser sends late of the old one changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import streamlit as st
+
+PRESETS = (2.57, 3.75, 5.42, 12.53)
+"""Rates of 1, 2, 3 and 8 co-running jobs."""
+
+_FORM, _RUN = "inject_form", "inject_run"
+
+
+@dataclass
+class InjectionForm:
+    """The choice, and the counters of its widgets."""
+
+    devices: list[int] = field(default_factory=list)
+    rate: float = PRESETS[0]
+    list_number: int = 0
+    box_number: int = 0
+    presets_number: int = 0
+
+
+def begin(run: int, num_devices: int) -> None:
+    """Starts a new choice when the page comes to another run; devices may stand in the address."""
+    if st.session_state.get(_RUN) == run:
+        return
+    asked = st.query_params.get("devices", "").split(",")
+    devices = sorted({int(entry) for entry in asked if entry.isdigit() and int(entry) < num_devices})
+    st.session_state[_RUN] = run
+    st.session_state[_FORM] = InjectionForm(devices=devices)
+
+
+def state() -> InjectionForm:
+    """This session's choice."""
+    form: InjectionForm = st.session_state.setdefault(_FORM, InjectionForm())
+    return form
+
+
+def picked(values: list[str]) -> None:
+    """The selection of the grid has changed."""
+    form = state()
+    form.devices = sorted(int(value) for value in values)
+    form.list_number += 1
+
+
+def listed() -> None:
+    """The list has changed."""
+    form = state()
+    form.devices = sorted(st.session_state[f"inject_devices_{form.list_number}"])
+
+
+def preset_chosen() -> None:
+    """A preset was pressed."""
+    form = state()
+    preset = st.session_state[f"inject_preset_{form.presets_number}"]
+    if preset is not None:
+        form.rate = preset
+        form.box_number += 1
+
+
+def rate_typed() -> None:
+    """The number box has changed."""
+    form = state()
+    form.rate = st.session_state[f"inject_rate_{form.box_number}"]
+    form.presets_number += 1

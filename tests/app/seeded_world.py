@@ -1,0 +1,77 @@
+"""An installation in a temporary folder for the dashboard's page tests: store, token, empty caches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from db.store import Store
+from tests.app.seeded_store import database_url
+
+TOKEN = "a-token-for-tests"
+
+
+def open_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Points the dashboard at an empty store in the folder, and opens it. The caller closes it."""
+    monkeypatch.setenv("MALLEUS_HOME", str(folder))
+    monkeypatch.setenv("MALLEUS_TOKEN", TOKEN)
+    monkeypatch.delenv("MALLEUS_DATABASE_URL", raising=False)
+    st.cache_resource.clear()
+    return Store.open(database_url(folder), migrate=True)
+
+
+def look_again() -> None:
+    """Forgets what the dashboard has read in the last moment."""
+    from app.dashboard import reads
+
+    for name in ("_runs", "_run", "_beats", "_plan_page", "_commands", "_audit"):
+        getattr(reads, name).clear()
+
+
+def close_world(store: Store) -> None:
+    """Closes the dashboard's own store too, so that no connection is left behind."""
+    from app.dashboard import reads
+
+    try:
+        reads.store().close()
+    finally:
+        st.cache_resource.clear()
+        store.close()
+
+
+def page(show: Callable[[], None], **params: str) -> AppTest:
+    """A page as it is after its first run.
+
+    Args:
+        show: a function of its own, whose source draws the page (AppTest runs its text).
+    """
+    at = AppTest.from_function(show, default_timeout=60)
+    for name, value in params.items():
+        at.query_params[name] = value
+    return again(at)
+
+
+def again(at: AppTest) -> AppTest:
+    """The page a refresh later."""
+    look_again()
+    return at.run()
+
+
+def drawings(at: AppTest) -> dict[str, dict[str, Any]]:
+    """What was sent to each mounted component, by its key."""
+    found = {}
+    for element in at.get("bidi_component"):
+        key = element.proto.id.split("-", 2)[-1]
+        found[key] = json.loads(element.proto.json) if element.proto.json else {}
+    return found
+
+
+def texts(at: AppTest) -> str:
+    """The HTML of every drawing of the page, in order."""
+    return "\n".join(entry["html"] for entry in drawings(at).values() if "html" in entry)
