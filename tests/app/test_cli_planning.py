@@ -15,6 +15,7 @@ from db.store import Store
 from planner import presets
 from planner.plan import Plan
 from tests.app import seeded_store
+from tests.app.seeded_run import standby_plan
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +129,7 @@ def test_plan_diff(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_drawing_shows_standby_and_failed_devices() -> None:
-    drawn = plan_text(seeded_store.standby_plan(), {3: 5.42})
+    drawn = plan_text(standby_plan(), {3: 5.42})
     assert "pipeline 0, 9 micro-batches of 1" in drawn
     assert "  devices 0 1  TP 2  layers  0-10  ###########....." in drawn
     assert "standby: device 3 (5.42x)" in drawn

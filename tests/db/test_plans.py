@@ -78,7 +78,7 @@ def test_claim_hands_out_the_whole_job_once(store: Store, run: RunView) -> None:
         version=2,
         cluster={
             "nodes": [[0, 1, 2, 3], [4, 5, 6, 7]],
-            "memory_bytes": {str(device): 1e9 for device in range(8)},
+            "memory_bytes": {str(device): run.config.cluster.memory_bytes for device in range(8)},
         },
         profile={"num_layers": 16},
         train={"global_batch": 16, "micro_batch_sizes": [1], "dp_range": [1, 4], "max_tp": 4},
