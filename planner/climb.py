@@ -9,13 +9,14 @@ filling and draining of the others, follows from `Instance.floor_s`; measured, s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.assign import assign_layers
 from planner.kinds import Instance
 
 _CROWDED = 0.9  # share of its memory that a fair share of layers may fill before memory counts as short
+_GIVERS = 3  # stages, the busiest ones, that may give a layer when another order is refined
 _REACH = 1.05  # how much slower another order may be, its layers unchanged, to be worth refining
 
 
@@ -139,7 +140,7 @@ class _Climb:
     def _move_layers(self) -> bool:
         """One layer from one stage to another."""
         improved = False
-        for moved in _moves(self._layers, self._caps):
+        for moved in _moves(self._layers, self._caps, range(len(self._layers))):
             improved |= self._is_better(self._order, moved, self._caps)
             if improved:
                 break
@@ -173,7 +174,8 @@ class _Climb:
         if fits and self._instance.floor_s(times, self._count) > self._seconds * _REACH:
             return False
         improved = False
-        for moved in _moves(layers, caps):
+        busiest = sorted(range(len(times)), key=lambda place: -times[place])[:_GIVERS]
+        for moved in _moves(layers, caps, busiest):
             if fits or all(number <= cap for number, cap in zip(moved, caps, strict=True)):
                 improved |= self._is_better(order, moved, caps)
                 if improved:
@@ -181,9 +183,9 @@ class _Climb:
         return improved
 
 
-def _moves(layers: Sequence[int], caps: Sequence[int]) -> Iterator[list[int]]:
-    """Every way to take one layer from one stage and give it to another."""
-    for giver in range(len(layers)):
+def _moves(layers: Sequence[int], caps: Sequence[int], givers: Iterable[int]) -> Iterator[list[int]]:
+    """Every way to take one layer from one of the givers and give it to another stage."""
+    for giver in givers:
         if layers[giver] > 1:
             for taker in range(len(layers)):
                 if giver != taker and layers[taker] < caps[taker]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from planner.division import Division, Kinds
 from planner.groups import Grouping
-from planner.improve import Division, Kinds
 from planner.kinds import Instance
 
 _PLAIN = 0.1  # how much more a node is worth that is cut into groups of the scheme's size only
@@ -19,13 +19,16 @@ _PLAIN = 0.1  # how much more a node is worth that is cut into groups of the sch
 
 def first_division(
     instance: Instance, nodes: Sequence[Sequence[Grouping]], *, tp_degree: int, dp_degree: int, stage_s: float
-) -> Division:
+) -> Division | None:
     """A division that uses groups of `tp_degree` wherever that is not slow.
 
     Args:
         nodes: groupings to choose from, node by node; equal nodes share the same list object.
         stage_s: seconds that a stage may take for one micro-batch; groups that need more for one layer
             are spare.
+
+    Returns:
+        None if there are fewer groups than pipelines.
     """
     remembered: dict[int, int] = {}
     for options in nodes:
@@ -35,6 +38,10 @@ def first_division(
     kinds = [kind for options, option in zip(nodes, chosen, strict=True) for kind in options[option].kinds]
     useful = [kind for kind in kinds if instance.kinds[kind].layer_s <= stage_s]
     idle = [kind for kind in kinds if instance.kinds[kind].layer_s > stage_s]
+    if len(useful) < dp_degree:
+        useful, idle = kinds, []
+    if len(useful) < dp_degree:
+        return None
     pipelines, spare = deal(instance, useful, dp_degree)
     return Division(pipelines, tuple(sorted((*spare, *idle))), chosen)
 

@@ -9,7 +9,6 @@ optimum. Larger clusters go through `planner.divide`.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -18,10 +17,8 @@ from itertools import islice, product
 from planner.arrange import Arranger
 from planner.draft import Draft, draft_of
 from planner.groups import Grouping
-from planner.program import DivisionProgram
 
 _STRICTLY = 1 - 1e-9  # better means better by more than rounding
-_NUM_PROGRAMS = 2  # groupings whose divisions the integer program finds,
 _NUM_FIRST = 8  # groupings that are tried for a first good limit,
 _MAX_FIRST = 300  # with so many divisions of each
 _PATIENCE = 200  # effort (see Arranger.work) without improvement after which the rest is not tried
@@ -38,9 +35,8 @@ def exhaust(
 ) -> Iterator[Draft]:
     """Finds better and better drafts; the last one is the optimum unless time or patience ran out.
 
-    The most promising groupings are tried first for a good limit, in the divisions that the integer program
-    (`planner.program`) finds best. Then the divisions of all groupings that might beat it are collected and
-    tried, the most promising first.
+    The most promising groupings are tried first, one after the other, for a good limit. Then the
+    divisions of all groupings that might beat it are collected and tried, the most promising first.
 
     Args:
         nodes: groupings to choose from, node by node.
@@ -52,11 +48,6 @@ def exhaust(
     """
     limit = _Limit(limit_s)
     combinations = _combinations(arranger, nodes, dp_range)
-    for kinds, chosen in combinations[:_NUM_PROGRAMS]:
-        for dp_degree in range(dp_range[0], min(dp_range[1], len(kinds)) + 1):
-            found = DivisionProgram(arranger.instance, Counter(kinds), dp_degree).solve()
-            if found is not None:
-                yield from _try(arranger, chosen, found[1], limit)
     for kinds, chosen in combinations[:_NUM_FIRST]:
         first = islice(_divisions(arranger, kinds, dp_range, limit), _MAX_FIRST)
         for division in nsmallest(2, first, key=lambda division: _promise_s(arranger, division)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from planner.cost import pipeline_makespan_s
 from planner.spec import ModelProfile
@@ -87,6 +88,15 @@ class Instance:
         if self._speed <= 0:
             return min(2 * depth, self.num_micro_batches)
         return max(depth, min(self.num_micro_batches, round(self.num_micro_batches * speed / self._speed)))
+
+    def with_rates(self, rates: Sequence[float]) -> Self:
+        """The same instance for other rates, without any kinds yet."""
+        return type(self)(
+            self.profile,
+            micro_batch_size=self.micro_batch_size,
+            num_micro_batches=self.num_micro_batches,
+            rates=rates,
+        )
 
     @property
     def has_bubble(self) -> bool:

@@ -81,17 +81,9 @@ def folded(problem: Problem, tolerance: float) -> Problem:
         else:
             classes.append([rate])
     stands_for = {rate: members[-1] for members in classes for rate in members}
-    size = problem.train.global_batch
+    rates = [stands_for[rate] for node in problem.nodes for rate, _ in node]
     return replace(
         problem,
         nodes=tuple(tuple((stands_for[rate], memory) for rate, memory in node) for node in problem.nodes),
-        instances=tuple(
-            Instance(
-                problem.profile,
-                micro_batch_size=instance.micro_batch_size,
-                num_micro_batches=size // instance.micro_batch_size,
-                rates=[stands_for[rate] for node in problem.nodes for rate, _ in node],
-            )
-            for instance in problem.instances
-        ),
+        instances=tuple(instance.with_rates(rates) for instance in problem.instances),
     )

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pulp
 
+from planner.division import Division, Kinds
 from planner.groups import Grouping
-from planner.improve import Division, Improver, Kinds
+from planner.improve import Improver
 from planner.sketch import Sketcher
 
 _MAX_COLUMNS = 120  # pipelines that the program may choose from
@@ -57,16 +58,16 @@ class Recombiner:
         for _ in range(_ROUNDS):
             if is_over():
                 return
-            middle = (low + high) / 2
-            found = self.division(middle, best.pipelines)
-            seconds = improver.step_s(found.pipelines) if found is not None else math.inf
+            middle = (low + high) / 2  # inf if the division does not fit yet: then any that does is wanted
+            found = self.division(middle, best.types)
+            seconds = improver.step_s(found) if found is not None else math.inf
             if found is not None and seconds < high * (1 - 1e-9):
                 high = seconds
                 yield seconds, found
             else:
                 low = middle
 
-    def division(self, limit_s: float, favoured: Sequence[Kinds]) -> Division | None:
+    def division(self, limit_s: float, favoured: Iterable[Kinds]) -> Division | None:
         """A division that runs all micro-batches within the limit, if the program finds one.
 
         Args:
@@ -83,21 +84,22 @@ class Recombiner:
             for n, (options, members) in enumerate(classes)
             for o in range(len(options))
         }
-        program += pulp.lpSum(count * use for (_, count), use in zip(columns, uses, strict=True)), "micro_batches"
+        program += _sum((use, count) for (_, count), use in zip(columns, uses, strict=True)), "micro_batches"
+        program += _sum((use, count) for (_, count), use in zip(columns, uses, strict=True)) >= self._total, "enough"
         for kind in kinds:
             wanted = [
-                column.count(kind) * use for (column, _), use in zip(columns, uses, strict=True) if kind in column
+                (use, column.count(kind)) for (column, _), use in zip(columns, uses, strict=True) if kind in column
             ]
             offered = [
-                classes[n][0][o].kinds.count(kind) * cut
+                (cut, -classes[n][0][o].kinds.count(kind))
                 for (n, o), cut in cuts.items()
                 if kind in classes[n][0][o].kinds
             ]
-            program += pulp.lpSum(wanted) - pulp.lpSum(offered) <= 0, f"groups_{kind}"
+            program += _sum((*wanted, *offered)) <= 0, f"groups_{kind}"
         for n, (options, members) in enumerate(classes):
-            program += pulp.lpSum(cuts[n, o] for o in range(len(options))) == len(members), f"nodes_{n}"
-        program += pulp.lpSum(uses) >= self._dp_range[0], "fewest_pipelines"
-        program += pulp.lpSum(uses) <= self._dp_range[1], "most_pipelines"
+            program += _sum((cuts[n, o], 1) for o in range(len(options))) == len(members), f"nodes_{n}"
+        program += _sum((use, 1) for use in uses) >= self._dp_range[0], "fewest_pipelines"
+        program += _sum((use, 1) for use in uses) <= self._dp_range[1], "most_pipelines"
         program.solve(_solver())
         if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
             return None
@@ -105,13 +107,14 @@ class Recombiner:
         choice = {key: _whole(cut) for key, cut in cuts.items()}
         return self._checked(columns, classes, numbers, choice)
 
-    def _columns(self, limit_s: float, favoured: Sequence[Kinds]) -> list[tuple[Kinds, int]]:
+    def _columns(self, limit_s: float, favoured: Iterable[Kinds]) -> list[tuple[Kinds, int]]:
         """Known pipelines with what they run within the limit, the most efficient ones."""
         rated = []
         for column, sketch in self._sketcher.known():
-            count = min(self._total, int(sketch.most(limit_s) + 1e-9))
+            count = int(min(self._total, sketch.most(limit_s) + 1e-9))
             if count >= sketch.depth:
-                rated.append((-count * sketch.work / (limit_s * sketch.speed), column, count))
+                ideal = min(self._total, limit_s * sketch.speed / sketch.work)
+                rated.append((-count / ideal, column, count))
         rated.sort()
         wanted = set(favoured)
         chosen = rated[:_MAX_COLUMNS] + [entry for entry in rated[_MAX_COLUMNS:] if entry[1] in wanted]
@@ -154,6 +157,11 @@ def _solver() -> pulp.LpSolver:
     """HiGHS inside this process; the bundled CBC, a program of its own, where highspy is missing."""
     highs = pulp.HiGHS(msg=False, threads=1, mip_max_nodes=_MAX_NODES)
     return highs if highs.available() else pulp.PULP_CBC_CMD(msg=False, timeLimit=5)
+
+
+def _sum(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExpression:
+    """The same as a sum of products, in a fraction of the time."""
+    return pulp.LpAffineExpression(list(terms))
 
 
 def _whole(variable: pulp.LpVariable) -> int:

@@ -26,7 +26,7 @@ class Scheme:
         tp_degree: size of the groups.
         dp_degree: number of pipelines.
         step_s: step seconds if every device were healthy, roughly; inf if it would not fit in memory.
-        stage_s: seconds of a stage for one micro-batch in that plan.
+        stage_s: seconds of a stage for one micro-batch in that plan, if layers could be cut.
     """
 
     instance_index: int
@@ -76,14 +76,14 @@ def _uniform_s(sketcher: Sketcher, kind: int, num_groups: int, dp: int) -> tuple
         depth, longer = instance.max_depth, 0
     short = sketcher.of((kind,) * depth)
     if not longer:
-        return _time(short, math.ceil(instance.num_micro_batches / dp)), short.each_s
+        return _time(short, math.ceil(instance.num_micro_batches / dp)), short.work / short.speed
     long = sketcher.of((kind,) * (depth + 1))
     if not long.lines or not short.lines:
-        return math.inf, math.inf
+        return math.inf, short.work / short.speed
     share = dp - longer + longer * short.each_s / long.each_s
     count = max(1, round(instance.num_micro_batches / share))
     rest = math.ceil((instance.num_micro_batches - count * (dp - longer)) / longer)
-    return max(_time(short, count), _time(long, rest)), short.each_s
+    return max(_time(short, count), _time(long, rest)), short.work / short.speed
 
 
 def _time(sketch: Sketch, count: int) -> float:

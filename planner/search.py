@@ -21,7 +21,13 @@ _FINE_WORK = 150  # arrangements climbed or tabulated in the second pass, with t
 
 
 def find_drafts(
-    problem: Problem, *, limit_s: float, seed: int, is_over: Callable[[], bool], log: list[str]
+    problem: Problem,
+    *,
+    limit_s: float,
+    seed: int,
+    is_over: Callable[[], bool],
+    log: list[str],
+    is_brief: bool = False,
 ) -> Iterator[Draft]:
     """Drafts that beat `limit_s`, each faster than those before it.
 
@@ -29,10 +35,11 @@ def find_drafts(
         seed: of the random part of the search.
         is_over: asked now and then; True ends the search.
         log: receives a line for each part of the search.
+        is_brief: with less effort on larger clusters; for problems that are easy, such as a healthy cluster.
     """
     coarse = folded(problem, FOLD)
     if problem.num_live > EXHAUSTIVE_DEVICES:
-        yield from wide_drafts(coarse, limit_s=limit_s, seed=seed, is_over=is_over, log=log)
+        yield from wide_drafts(coarse, limit_s=limit_s, seed=seed, is_over=is_over, log=log, is_brief=is_brief)
         return
     passes = [(problem, math.inf)] if coarse.nodes == problem.nodes else [(coarse, math.inf), (problem, _FINE_WORK)]
     for current, max_work in passes:

@@ -247,7 +247,7 @@ def _healthy_s(problem: Problem, ranked: Sequence[RankedPlan], seed: int, is_ove
     if all(rate == 1.0 for rate in problem.rates.values()) and ranked:
         return ranked[0].step_s
     healthy = problem_of(problem.cluster, problem.profile, problem.train, dict.fromkeys(problem.rates, 1.0))
-    drafts = find_drafts(healthy, limit_s=math.inf, seed=seed, is_over=is_over, log=[])
+    drafts = find_drafts(healthy, limit_s=math.inf, seed=seed, is_over=is_over, log=[], is_brief=True)
     return min((draft.step_s for draft in drafts), default=math.inf)
 
 

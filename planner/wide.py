@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 
 from planner.arrange import Arranger
 from planner.divide import first_division
+from planner.division import Division
 from planner.draft import Draft, draft_near
 from planner.groups import Grouping, few_groupings, groupings
-from planner.improve import Division, Improver
+from planner.improve import Improver
 from planner.problem import Problem
 from planner.recombine import Recombiner
 from planner.schemes import Scheme, schemes
@@ -25,6 +27,7 @@ _MANY_NODES = 24  # from here on only a few groupings of each node are looked at
 _FEW = 6  # so many, and the plain ones
 _EFFORT = 200.0  # rough milliseconds of local search, and
 _EFFORT_EACH = 0.5  # so many more for each device
+_STOCKED_DEPTH = 6  # stages up to which all pipelines of healthy groups are looked at
 _MAX_LEADERS = 3  # divisions that are followed up
 _MAX_RECOMBINED = 4  # recombinations of one division before it is arranged exactly
 _MAX_ROUNDS = 6  # exact arrangements without improvement after which a division is left
@@ -32,7 +35,13 @@ _KICK_ROUNDS = 8  # kicks between two recombinations or exact arrangements
 
 
 def wide_drafts(
-    problem: Problem, *, limit_s: float, seed: int, is_over: Callable[[], bool], log: list[str]
+    problem: Problem,
+    *,
+    limit_s: float,
+    seed: int,
+    is_over: Callable[[], bool],
+    log: list[str],
+    is_brief: bool = False,
 ) -> Iterator[Draft]:
     """Drafts that beat `limit_s`, each faster than those before it.
 
@@ -41,6 +50,7 @@ def wide_drafts(
         seed: of the random part of the local search.
         is_over: asked now and then; True ends the search.
         log: receives a line for each part of the search.
+        is_brief: only follow up the most promising division.
     """
     desks = [_Desk(problem, index, seed) for index in range(len(problem.instances))]
     starts = _starts(schemes(problem, [desk.arranger.sketches for desk in desks]))
@@ -49,6 +59,8 @@ def wide_drafts(
     for number, scheme in enumerate(starts):
         desk = desks[scheme.instance_index]
         item = desk.start(scheme, budget / 3 / len(starts), is_over)
+        if item is None:
+            continue
         found.append(_Found(step_s=item[0], index=scheme.instance_index, number=number, division=item[1]))
         log.append(
             f"b {desk.instance.micro_batch_size}, tp {scheme.tp_degree}, dp {scheme.dp_degree}: about {item[0]:.6g} s"
@@ -56,12 +68,12 @@ def wide_drafts(
         if is_over():
             break
     found.sort(key=lambda item: (item.step_s, item.number))
-    for place, leader in enumerate(_leaders(found)):
+    for place, leader in enumerate(_leaders(found)[: 1 if is_brief else _MAX_LEADERS]):
         desk = desks[leader.index]
         division = leader.division
-        if place == 0 or math.isfinite(leader.step_s):
-            step_s, division = desk.recombine(leader.step_s, division, budget / 3 / _MAX_LEADERS, is_over)
-            log.append(f"recombined: about {step_s:.6g} s")
+        most = _MAX_RECOMBINED if place == 0 else 1
+        step_s, division = desk.recombine(leader.step_s, division, most, budget / 3 / _MAX_LEADERS, is_over)
+        log.append(f"recombined: about {step_s:.6g} s")
         for draft in desk.exact(division, budget / 3 / _MAX_LEADERS, is_over):
             if draft.step_s < limit_s * (1 - 1e-9):
                 limit_s = draft.step_s
@@ -90,10 +102,18 @@ class _Desk:
         total = self.instance.num_micro_batches
         self._nodes = _options(problem, index)
         self._improver = Improver(self.arranger.sketches, self._nodes, total=total, seed=seed)
+        self._stock(min(memory for node in problem.nodes for _, memory in node), problem.group_sizes[index])
         self._recombiner = Recombiner(self.arranger.sketches, self._nodes, dp_range=problem.dp_range, total=total)
 
-    def start(self, scheme: Scheme, effort: float, is_over: Callable[[], bool]) -> tuple[float, Division]:
-        """The division that a scheme leads to."""
+    def _stock(self, memory: float, sizes: Sequence[int]) -> None:
+        """Has a look at short pipelines of healthy groups, so that recombination may choose from them."""
+        kinds = sorted(self.instance.kind(size, 1.0, memory) for size in sizes)
+        for depth in range(1, min(self.instance.max_depth, _STOCKED_DEPTH) + 1):
+            for column in combinations_with_replacement(kinds, depth):
+                self.arranger.sketches.of(column)
+
+    def start(self, scheme: Scheme, effort: float, is_over: Callable[[], bool]) -> tuple[float, Division] | None:
+        """The division that a scheme leads to, and its time; None if there are not enough groups for it."""
         division = first_division(
             self.instance,
             self._nodes,
@@ -101,14 +121,14 @@ class _Desk:
             dp_degree=scheme.dp_degree,
             stage_s=scheme.stage_s * 1.1,
         )
-        return self._improve(division, 0, self._stop(effort, is_over))
+        return self._improve(division, 0, self._stop(effort, is_over)) if division is not None else None
 
     def recombine(
-        self, step_s: float, division: Division, effort: float, is_over: Callable[[], bool]
+        self, step_s: float, division: Division, most: int, effort: float, is_over: Callable[[], bool]
     ) -> tuple[float, Division]:
-        """Recombination and local search in turn, until neither helps."""
+        """Recombination and local search in turn, at most so often, until neither helps."""
         stop = self._stop(effort, is_over)
-        for _ in range(_MAX_RECOMBINED):
+        for _ in range(most):
             before = step_s
             for seconds, better in self._recombiner.run(
                 self._improver, step_s - self.instance.sync_s, division, is_over
@@ -139,7 +159,7 @@ class _Desk:
                 return
             promised_s, division = self._improve(best, _KICK_ROUNDS, stop)
             if promised_s >= best_s * (1 - 1e-6):
-                again = self._recombiner.division((best_s - self.instance.sync_s) * (1 - 1e-3), best.pipelines)
+                again = self._recombiner.division((best_s - self.instance.sync_s) * (1 - 1e-3), best.types)
                 if again is None:
                     return
                 division = again
@@ -151,13 +171,13 @@ class _Desk:
     def _draft(self, division: Division) -> Draft | None:
         """The division arranged exactly; corrects the sketches of its pipelines."""
         chosen = [options[option] for options, option in zip(self._nodes, division.chosen, strict=True)]
-        draft = draft_near(self.arranger, chosen, division.pipelines, self._improver.counts(division.pipelines))
+        draft = draft_near(self.arranger, chosen, division.pipelines, self._improver.counts(division))
         sketches = self.arranger.sketches
         if draft is not None:
             for kinds, (arrangement, count) in zip(division.pipelines, draft.pipelines, strict=True):
                 sketches.of(kinds).correct(count, arrangement.seconds)
         else:
-            for kinds in set(division.pipelines):
+            for kinds in division.types:
                 if self.arranger.best(kinds, self.instance.num_micro_batches).seconds == math.inf:
                     sketches.of(kinds).correct(len(kinds), math.inf)
         self._improver.forget()
@@ -180,16 +200,16 @@ def _options(problem: Problem, index: int) -> list[list[Grouping]]:
 
 
 def _starts(ranked: Sequence[Scheme]) -> list[Scheme]:
-    """The schemes to start from: near the best, or, if none fits in memory uniformly, simply the first few."""
+    """The schemes to start from: near the best; if these are few, also such as do not fit in memory as they are."""
     fitting = [scheme for scheme in ranked if math.isfinite(scheme.step_s)]
-    if not fitting:
-        return list(ranked[:_MAX_SCHEMES])
-    return [scheme for scheme in fitting if scheme.step_s <= fitting[0].step_s * _SCHEME_SLACK][:_MAX_SCHEMES]
+    near = [scheme for scheme in fitting if scheme.step_s <= fitting[0].step_s * _SCHEME_SLACK]
+    others = [scheme for scheme in ranked if not math.isfinite(scheme.step_s)]
+    return [*near, *others][:_MAX_SCHEMES]
 
 
 def _leaders(found: Sequence[_Found]) -> list[_Found]:
-    """The best division for each number of pipelines, as local search keeps that; the best few of them."""
+    """The best division for each number of pipelines, as local search keeps that."""
     best: dict[tuple[int, int], _Found] = {}
     for item in found:
-        best.setdefault((item.index, len(item.division.pipelines)), item)
-    return list(best.values())[:_MAX_LEADERS]
+        best.setdefault((item.index, item.division.num_pipelines), item)
+    return list(best.values())
