@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands import checking, control, planning, reading, serving, training
+from app.commands import checking, control, planning, reading, serving, tracing, training
 from app.errors import CommandError, LocalError
 from db.errors import BusError, InputError, StoreError, TransitionError
 from planner.errors import PlannerError
@@ -57,6 +57,7 @@ app.command("status")(reading.status)
 app.command("samples")(reading.samples)
 app.command("plans")(reading.plans)
 app.command("plan-diff")(planning.plan_diff)
+app.command("trace")(tracing.trace)
 app.command("audit")(reading.audit)
 app.command("doctor")(checking.doctor)
 

@@ -223,7 +223,7 @@ def _print_status(view: RunView, found: dict[str, Any]) -> None:
     for injection in found["injections"]:
         until = f" until {clock(injection.until_at)}" if injection.until_at else ""
         print(f"injected: device {injection.device} at {rate(injection.rate)} ({injection.status}){until}")
-    for waiting in found["plans_ready"]:
+    for waiting in found["plans_ready"] if view.is_open else ():
         print(f"plan v{waiting} waits for a decision: `malleus approve {view.id} {waiting}` or reject")
     print()
     print(
