@@ -46,4 +46,7 @@ def _names(devices: tuple[int, ...], rates: Mapping[int, float]) -> str:
 def _bar(stage: Stage, num_layers: int) -> str:
     columns = min(num_layers, MOST_COLUMNS)
     first, stop = (round(edge * columns / num_layers) for edge in stage.layers)
+    if first == stop:  # fewer layers than a column stands for: seen all the same
+        first = min(first, columns - 1)
+        stop = first + 1
     return "." * first + "#" * (stop - first) + "." * (columns - stop)

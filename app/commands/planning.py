@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.commands.output import JsonOption, RunArgument, print_json, rate, seconds
+from app.commands.output import JsonOption, RunArgument, print_json
 from app.commands.surroundings import open_store
 from db.errors import InputError
 
 if TYPE_CHECKING:
     from db.plans import PlanView
-    from planner.solve import SolveResult
     from planner.spec import ClusterSpec, ModelProfile, TrainSpec
 
 Version = Annotated[int, typer.Argument(help="Version of a plan of the run.", show_default=False)]
+
+RELAX_S = 5.0
+"""Most seconds to look for settings under which an infeasible problem has a plan."""
 
 
 def plan(
@@ -32,31 +34,74 @@ def plan(
     global_batch: Annotated[
         int | None, typer.Option(min=1, help="Sequences in a step.", show_default="the model's")
     ] = None,
+    dp: Annotated[
+        str, typer.Option(help="Number of pipelines, or a range such as 1-4.", show_default="the model's")
+    ] = "",
+    max_tp: Annotated[
+        int | None, typer.Option(help="Largest TP degree: 1, 2, 4 or 8.", show_default="the model's")
+    ] = None,
+    micro_batch: Annotated[
+        str, typer.Option(help="Sequences in a micro-batch to try, such as 1,2.", show_default="the model's")
+    ] = "",
+    current: Annotated[
+        Path | None,
+        typer.Option(help="JSON file with the plan that runs now: say what moves, for how long, and if it pays."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=0, help="Steps that a gain lasts, to weigh a move with.")] = 200,
+    write_lp: Annotated[
+        Path | None, typer.Option(help="Write the integer program of the plan's division to this file.")
+    ] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write the plan's 1F1B timeline to this file, an HTML page.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
     time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds the search may take.")] = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Search for a plan offline: no run, no broker, no store."""
+    from app.plan_files import check_writable, write_files
+    from app.plan_move import planned_move, read_plan
+    from app.plan_report import report
+    from app.relaxation import relaxations
     from planner.solve import solve
     from planner.spec import check_rates
 
+    check_writable({"--write-lp": write_lp, "--timeline": timeline})
     spec = _cluster(cluster)
-    profile, train = _model(model, global_batch)
+    profile, train = _model(model, global_batch=global_batch, dp=dp, max_tp=max_tp, micro_batch=micro_batch)
     slow = parse_rates(rates)
     check_rates(slow, spec)
+    running = None if current is None else read_plan(current, cluster=spec, profile=profile, train=train)
     result = solve(
         cluster=spec,
         profile=profile,
         train=train,
         rates=slow,
+        current=running,
         seed=seed,
         time_limit_s=time_limit,
         clock=time.monotonic,
     )
+    move = None if running is None else planned_move(result, running, profile, steps)
+    document = result.to_json() | ({} if running is None else {"move": None if move is None else move.to_json()})
+    relaxed_by: list[str] = []
+    if result.best is None:
+        deadline = time.monotonic() + min(time_limit, RELAX_S)
+        relaxed_by = relaxations(
+            cluster=spec, profile=profile, train=train, rates=slow, is_over=lambda: time.monotonic() > deadline
+        )
+        document["relaxed_by"] = relaxed_by
+    if not as_json:
+        print(report(result, slow, move=move, relaxed_by=relaxed_by))
+    if result.best is not None:
+        files, notes = write_files(
+            result.best, spec, profile, slow, write_lp=write_lp, timeline=timeline, title=f"{model} on {cluster}"
+        )
+        document |= files
+        if notes and not as_json:
+            print("\n" + "\n".join(notes))
     if as_json:
-        print_json(result.to_json())
-    else:
-        _print_result(result, slow)
+        print_json(document)
     if result.best is None:
         raise typer.Exit(1)
 
@@ -108,7 +153,9 @@ def _cluster(name: str) -> ClusterSpec:
     return presets.cluster(name) if document is None else ClusterSpec.from_json(document)
 
 
-def _model(name: str, global_batch: int | None) -> tuple[ModelProfile, TrainSpec]:
+def _model(
+    name: str, *, global_batch: int | None, dp: str, max_tp: int | None, micro_batch: str
+) -> tuple[ModelProfile, TrainSpec]:
     from planner import presets
     from planner.spec import ModelProfile, TrainSpec
 
@@ -122,9 +169,31 @@ def _model(name: str, global_batch: int | None) -> tuple[ModelProfile, TrainSpec
                 f'{name} must hold "profile" and "train", given {", ".join(sorted(document)) or "nothing"}'
             )
         profile, train = ModelProfile.from_json(document["profile"]), TrainSpec.from_json(document["train"])
-    if global_batch is not None:
-        train = TrainSpec.from_json(train.to_json() | {"global_batch": global_batch})
-    return profile, train
+    changes: dict[str, Any] = {"global_batch": global_batch, "max_tp": max_tp}
+    if dp:
+        changes["dp_range"] = _range(dp)
+    if micro_batch:
+        changes["micro_batch_sizes"] = _sizes(micro_batch)
+    return profile, TrainSpec.from_json(
+        train.to_json() | {field: value for field, value in changes.items() if value is not None}
+    )
+
+
+def _range(text: str) -> tuple[int, int]:
+    """`2` or `1-4`."""
+    low, _, high = text.partition("-")
+    try:
+        return int(low), int(high or low)
+    except ValueError:
+        raise InputError(f"--dp must be a number such as 2 or a range such as 1-4, given {text!r}") from None
+
+
+def _sizes(text: str) -> list[int]:
+    """`1` or `1,2`."""
+    try:
+        return sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise InputError(f"--micro-batch must be numbers such as 1,2, given {text!r}") from None
 
 
 def _file(name: str, presets: tuple[str, ...], option: str) -> dict[str, Any] | None:
@@ -147,21 +216,3 @@ def _document(plan: PlanView) -> dict[str, Any]:
     if plan.document is None:
         raise InputError(f"plan {plan.version} of run {plan.run} has no document: it is {plan.status}")
     return plan.document
-
-
-def _print_result(result: SolveResult, rates: dict[int, float]) -> None:
-    from app.plan_text import plan_text
-
-    print(f"{result.status}: {result.reason}")
-    if result.best is not None:
-        print(f"step time   {seconds(result.best.step_s)}")
-        print(f"bound       {seconds(result.bound_s)} (gap {100 * result.gap:.1f} %)")
-        print(f"healthy     {seconds(result.healthy_s)}")
-        if rates:
-            print(
-                "rates       " + ", ".join(f"device {device} {rate(value)}" for device, value in sorted(rates.items()))
-            )
-    print(f"solved in   {seconds(result.seconds)}")
-    if result.best is not None:
-        print()
-        print(plan_text(result.best.plan, rates))
