@@ -9,6 +9,7 @@ optimum. Larger clusters go through `planner.divide`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -17,6 +18,7 @@ from itertools import islice, product
 from planner.arrange import Arranger
 from planner.draft import Draft, draft_of
 from planner.groups import Grouping
+from planner.program import DivisionProgram
 
 _STRICTLY = 1 - 1e-9  # better means better by more than rounding
 _NUM_FIRST = 8  # groupings that are tried for a first good limit,
@@ -32,22 +34,30 @@ def exhaust(
     dp_range: tuple[int, int],
     limit_s: float,
     is_over: Callable[[], bool],
+    is_programmed: bool = True,
 ) -> Iterator[Draft]:
     """Finds better and better drafts; the last one is the optimum unless time or patience ran out.
 
-    The most promising groupings are tried first, one after the other, for a good limit. Then the
-    divisions of all groupings that might beat it are collected and tried, the most promising first.
+    The most promising groupings are tried first for a good limit: the very first in the divisions that the
+    integer program (`planner.program`) finds, one for each number of pipelines. Then the divisions of all
+    groupings that might beat the limit are collected and tried, the most promising first.
 
     Args:
         nodes: groupings to choose from, node by node.
         limit_s: step seconds that a draft must beat.
         is_over: asked now and then; True ends the search.
+        is_programmed: False leaves the integer program out, where a good limit is known.
 
     Yields:
         Drafts, each faster than those before.
     """
     limit = _Limit(limit_s)
     combinations = _combinations(arranger, nodes, dp_range)
+    for kinds, chosen in combinations[:1] if is_programmed else ():
+        for dp_degree in range(dp_range[0], min(dp_range[1], len(kinds)) + 1):
+            solved = DivisionProgram(arranger.instance, Counter(kinds), dp_degree).solve()
+            if solved is not None:
+                yield from _try(arranger, chosen, solved[1], limit)
     for kinds, chosen in combinations[:_NUM_FIRST]:
         first = islice(_divisions(arranger, kinds, dp_range, limit), _MAX_FIRST)
         for division in nsmallest(2, first, key=lambda division: _promise_s(arranger, division)):

@@ -42,7 +42,7 @@ def find_drafts(
         yield from wide_drafts(coarse, limit_s=limit_s, seed=seed, is_over=is_over, log=log, is_brief=is_brief)
         return
     passes = [(problem, math.inf)] if coarse.nodes == problem.nodes else [(coarse, math.inf), (problem, _FINE_WORK)]
-    for current, max_work in passes:
+    for number, (current, max_work) in enumerate(passes):
         for instance, sizes in zip(current.instances, current.group_sizes, strict=True):
             nodes = [groupings(instance, node, sizes) for node in current.nodes]
             arranger = Arranger(instance)
@@ -51,12 +51,20 @@ def find_drafts(
             def stop(arranger: Arranger = arranger, most: float = work + max_work) -> bool:
                 return arranger.work > most or is_over()
 
-            for draft in exhaust(arranger, nodes, dp_range=current.dp_range, limit_s=limit_s, is_over=stop):
+            drafts = exhaust(
+                arranger,
+                nodes,
+                dp_range=current.dp_range,
+                limit_s=limit_s,
+                is_over=stop,
+                is_programmed=number == 0,
+            )
+            for draft in drafts:
                 limit_s = draft.step_s
                 yield draft
 
 
 def has_plan(problem: Problem, is_over: Callable[[], bool]) -> bool:
     """Whether any plan fits."""
-    drafts = find_drafts(problem, limit_s=math.inf, seed=0, is_over=is_over, log=[])
+    drafts = find_drafts(problem, limit_s=math.inf, seed=0, is_over=is_over, log=[], is_brief=True)
     return next(drafts, None) is not None

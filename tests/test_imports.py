@@ -272,14 +272,15 @@ def test_randomness_of_the_planner_is_seeded(path: Path) -> None:
     """Only `random.Random(seed)` and `numpy.random.default_rng(seed)`, both with an argument."""
     wrong = []
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    seeded = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and (node.args or node.keywords)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    unseeded = {id(node.func) for node in calls if not node.args and not node.keywords}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in ("random", "numpy.random"):
             wrong.append(f"line {node.lineno}: from {node.module} import ...")
         if not isinstance(node, ast.Attribute):
             continue
         owner = ast.unparse(node.value)
-        is_seeded = id(node) in seeded and node.attr in ("Random", "default_rng")
+        is_seeded = id(node) not in unseeded and node.attr in ("Random", "default_rng")
         if owner in ("random", "np.random", "numpy.random") and not is_seeded and node.attr != "Generator":
             wrong.append(f"line {node.lineno}: {ast.unparse(node)}")
     assert not wrong, f"expected random.Random(seed) or default_rng(seed) in {_relative(path)}; given {wrong}"
