@@ -34,7 +34,8 @@ class DivisionProgram:
     """
 
     def __init__(self, instance: Instance, counts: Mapping[int, int], dp_degree: int) -> None:
-        self._instance, self._counts, self._dp_degree = instance, dict(counts), dp_degree
+        self._counts = dict(sorted(counts.items()))
+        self._instance, self._dp_degree = instance, dp_degree
         self._speed = {kind: 1 / instance.kinds[kind].layer_s for kind in counts}
 
     def problem(self, step_s: float) -> tuple[pulp.LpProblem, list[dict[int, pulp.LpVariable]], list[pulp.LpVariable]]:
@@ -46,7 +47,8 @@ class DivisionProgram:
         instance, pipelines = self._instance, range(self._dp_degree)
         most = instance.num_micro_batches
         problem = pulp.LpProblem("division", pulp.LpMinimize)
-        # groups[p][k]: groups of kind k in pipeline p; micro_batches[p]: what pipeline p runs in a step
+        # groups[p][k]: groups of kind k in pipeline p
+        # micro_batches[p]: what pipeline p runs in a step
         groups = [
             {
                 kind: problem.add_variable(f"groups_{p}_{kind}", 0, count, cat=pulp.LpInteger)

@@ -44,7 +44,9 @@ def find_drafts(
     passes = [(problem, math.inf)] if coarse.nodes == problem.nodes else [(coarse, math.inf), (problem, _FINE_WORK)]
     for number, (current, max_work) in enumerate(passes):
         for instance, sizes in zip(current.instances, current.group_sizes, strict=True):
-            nodes = [groupings(instance, node, sizes) for node in current.nodes]
+            # Kinds are numbered as they are met, and numbers break ties: so they are met in an order without labels.
+            options = {node: groupings(instance, node, sizes) for node in sorted(set(current.nodes))}
+            nodes = [options[node] for node in current.nodes]
             arranger = Arranger(instance)
             work = arranger.work
 
