@@ -11,6 +11,7 @@ search instead of an integer program.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from heapq import heapify, heapreplace
 
 
 def assign_layers(
@@ -70,9 +71,10 @@ def assign_micro_batches(
     counts = list(minimums)
     if not counts or sum(counts) > num_micro_batches:
         return None
-    following = [cost(count + 1) for cost, count in zip(seconds, counts, strict=True)]
+    following = [(cost(counts[place] + 1), place) for place, cost in enumerate(seconds)]
+    heapify(following)
     for _ in range(num_micro_batches - sum(counts)):
-        place = min(range(len(counts)), key=following.__getitem__)
+        _, place = following[0]
         counts[place] += 1
-        following[place] = seconds[place](counts[place] + 1)
+        heapreplace(following, (seconds[place](counts[place] + 1), place))
     return counts

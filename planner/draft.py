@@ -86,8 +86,6 @@ def draft_near(
     """
     instance = arranger.instance
     counts = list(counts)
-    if sum(counts) != instance.num_micro_batches:
-        return None
     seconds = [arranger.best(kinds, count).seconds for kinds, count in zip(division, counts, strict=True)]
     following: dict[tuple[tuple[int, ...], int], float] = {}
 

@@ -36,7 +36,7 @@ def why_infeasible(problem: Problem, is_over: Callable[[], bool]) -> str:
             else:
                 low_factor = middle
         return (
-            f"memory: the model fits in no plan; {math.ceil(high_factor * 100 - 100)} % more memory on every "
+            f"memory: found no plan that fits; {math.ceil(high_factor * 100 - 100)} % more memory on every "
             "device would be enough"
         )
     if low > 1:

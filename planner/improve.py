@@ -11,8 +11,8 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 
+from planner.assign import assign_micro_batches
 from planner.division import Change, Division, Draftsman, Kinds, plus, swaps, without
 from planner.groups import Grouping
 from planner.sketch import Sketch, Sketcher
@@ -93,23 +93,14 @@ class Improver:
                 high = middle
         return max(sketch.seconds(max(sketch.depth, int(sketch.most(high) + 1e-6))) for sketch, _ in counted)
 
-    def counts(self, division: Division) -> list[int]:
-        """Micro-batches of each of `division.pipelines`, for the time of `step_s`; all 0 if that is inf."""
-        limit_s = self.step_s(division) * (1 + 1e-6)
+    def counts(self, division: Division) -> list[int] | None:
+        """Micro-batches of each of `division.pipelines`, by their sketches; None if they cannot run them all."""
         sketches = [self._sketcher.of(kinds) for kinds in division.pipelines]
-        if limit_s == math.inf:
-            return [0] * len(sketches)
-        counts = [max(sketch.depth, int(sketch.most(limit_s) + 1e-9)) for sketch in sketches]
-        slowest = [(-sketches[place].seconds(count), place) for place, count in enumerate(counts)]
-        heapify(slowest)
-        surplus = sum(counts) - self._total
-        while surplus > 0 and slowest:
-            _, place = heappop(slowest)
-            if counts[place] > sketches[place].depth:
-                counts[place] -= 1
-                surplus -= 1
-                heappush(slowest, (-sketches[place].seconds(counts[place]), place))
-        return counts
+        if any(not sketch.lines for sketch in sketches):
+            return None
+        return assign_micro_batches(
+            [sketch.seconds for sketch in sketches], [sketch.depth for sketch in sketches], self._total
+        )
 
     def forget(self) -> None:
         """To be called after sketches were corrected."""

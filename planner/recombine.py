@@ -26,7 +26,7 @@ from planner.sketch import Sketcher
 _MAX_COLUMNS = 120  # pipelines that the program may choose from
 _MAX_NODES = 100  # of the solver's branch and bound: an effort limit that, unlike time, gives equal results
 _REACH = 0.04  # how much faster, relatively, the first program tries to be
-_ROUNDS = 4  # programs in a bisection
+_ROUNDS = 3  # programs in a bisection
 
 
 class Recombiner:
@@ -100,8 +100,7 @@ class Recombiner:
             program += _sum((cuts[n, o], 1) for o in range(len(options))) == len(members), f"nodes_{n}"
         program += _sum((use, 1) for use in uses) >= self._dp_range[0], "fewest_pipelines"
         program += _sum((use, 1) for use in uses) <= self._dp_range[1], "most_pipelines"
-        program.solve(_solver())
-        if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        if not _solve(program):
             return None
         numbers = [_whole(use) for use in uses]
         choice = {key: _whole(cut) for key, cut in cuts.items()}
@@ -151,6 +150,17 @@ class Recombiner:
         if runs < self._total or min(left.values(), default=0) < 0 or not low <= len(pipelines) <= high:
             return None
         return Division(pipelines, tuple(sorted(left.elements())), chosen)
+
+
+def _solve(program: pulp.LpProblem) -> bool:
+    """Whether there is an answer to look at. It may still be garbage and must be checked."""
+    try:
+        program.solve(_solver())
+    except (KeyError, IndexError):
+        # PuLP has no name for the status of a solve that reached its node limit, and trips over it after it has
+        # read the values; without any values it trips earlier.
+        return all(variable.value() is not None for variable in program.variables())
+    return program.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
 
 
 def _solver() -> pulp.LpSolver:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from planner.problem import Problem
 from planner.sketch import Sketch, Sketcher
 
-_MAX_DP = 48  # values of dp that are looked at, spread evenly over a wide range
+_MAX_DP = 48  # values of dp that are spread over a wide range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,9 @@ def schemes(problem: Problem, sketchers: Sequence[Sketcher]) -> list[Scheme]:
             num_groups = sum(len(node) // size for node in problem.nodes)
             kind = instance.kind(size, 1.0, memory)
             low, high = problem.dp_range
-            for dp in _values(low, min(high, num_groups, instance.num_micro_batches)):
+            high_here = min(high, num_groups, instance.num_micro_batches)
+            even = {num_groups // depth for depth in range(1, instance.max_depth + 1)}
+            for dp in _values(low, high_here, even):
                 step_s, stage_s = _uniform_s(sketcher, kind, num_groups, dp)
                 found.append(
                     Scheme(
@@ -60,12 +62,13 @@ def schemes(problem: Problem, sketchers: Sequence[Sketcher]) -> list[Scheme]:
     return sorted(found, key=lambda scheme: (scheme.step_s, scheme.dp_degree, scheme.tp_degree))
 
 
-def _values(low: int, high: int) -> list[int]:
-    """All numbers of the range, or an even spread over their logarithms."""
+def _values(low: int, high: int, even: set[int]) -> list[int]:
+    """All numbers of the range; of a wide one an even spread over logarithms, and those that divide evenly."""
     if high - low < _MAX_DP:
         return list(range(low, high + 1))
     ratio = (high / low) ** (1 / (_MAX_DP - 1))
-    return sorted({round(low * ratio**step) for step in range(_MAX_DP)} | {low, high})
+    spread = {round(low * ratio**step) for step in range(_MAX_DP)} | {low, high}
+    return sorted(spread | {dp for dp in even if low <= dp <= high})
 
 
 def _uniform_s(sketcher: Sketcher, kind: int, num_groups: int, dp: int) -> tuple[float, float]:

@@ -35,7 +35,7 @@ def find_drafts(
         seed: of the random part of the search.
         is_over: asked now and then; True ends the search.
         log: receives a line for each part of the search.
-        is_brief: with less effort on larger clusters; for problems that are easy, such as a healthy cluster.
+        is_brief: with less effort; for problems that are easy, such as a healthy cluster.
     """
     coarse = folded(problem, FOLD)
     if problem.num_live > EXHAUSTIVE_DEVICES:
@@ -59,7 +59,7 @@ def find_drafts(
                 dp_range=current.dp_range,
                 limit_s=limit_s,
                 is_over=stop,
-                is_programmed=number == 0,
+                is_programmed=number == 0 and not is_brief,
             )
             for draft in drafts:
                 limit_s = draft.step_s

@@ -48,10 +48,11 @@ class Sketch:
             layers = balanced(instance, order)
             if layers is None:
                 continue
-            times = sorted(instance.stage_seconds(order, layers), reverse=True)
             if instance.has_bubble and count < _MANY * self.depth and 1 < self.depth <= _SHORT:
                 settled = settle(instance, order, layers, count)
                 times = instance.stage_seconds(settled.kinds, settled.layers)
+            else:
+                times = _busiest_first(instance, order, layers)
             if not best or instance.floor_s(times, count) < instance.floor_s(best, count):
                 best = times
         if best:
@@ -98,6 +99,16 @@ class Sketcher:
     def known(self) -> Iterator[tuple[tuple[int, ...], Sketch]]:
         """All pipelines looked at so far that fit in memory."""
         return ((kinds, sketch) for kinds, sketch in self._known.items() if sketch.lines)
+
+
+def _busiest_first(instance: Instance, order: Sequence[int], layers: Sequence[int]) -> list[float]:
+    """Seconds of the stages, the busiest first if its layers fit there."""
+    kinds = instance.kinds
+    places = sorted(range(len(order)), key=lambda place: -kinds[order[place]].layer_s * layers[place])
+    moved, moved_layers = [order[place] for place in places], [layers[place] for place in places]
+    if all(number <= cap for number, cap in zip(moved_layers, instance.caps(moved), strict=True)):
+        return instance.stage_seconds(moved, moved_layers)
+    return instance.stage_seconds(order, layers)
 
 
 def _lines(instance: Instance, times: Sequence[float]) -> list[tuple[float, float]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from planner.cost import capacity_bound_s, plan_step_s
@@ -27,6 +27,7 @@ from planner.validate import violations
 Status = Literal["improved", "no-better-plan", "time-limited", "infeasible"]
 
 _MAX_PLANS = 5
+_HEALTHY_SHARE = 0.25  # share of the time limit that the bound may take
 _ALIKE = 0.005  # devices whose rates differ by less may be swapped to move fewer bytes
 _LOSS = 0.001  # and the step may become slower by as much for it
 
@@ -135,15 +136,20 @@ def solve(
     _check_profile(problem)
     started = clock() if clock is not None else 0.0
 
-    def is_over() -> bool:
-        return clock is not None and clock() - started > time_limit_s
+    def has_passed(share: float) -> bool:
+        return clock is not None and clock() - started > share * time_limit_s
 
+    def is_over() -> bool:
+        return has_passed(1.0)
+
+    # First, so that the bound stays honest if time is short.
+    healthy_s = _healthy_s(problem, seed, lambda: has_passed(_HEALTHY_SHARE))
     log: list[str] = []
     current_s = _current_s(problem, current, log)
     limit_s = current_s if current_s is not None else math.inf
     drafts = list(find_drafts(problem, limit_s=limit_s, seed=seed, is_over=is_over, log=log))
     ranked = _ranked(problem, drafts, current, current_s, log)
-    healthy_s = _healthy_s(problem, ranked, seed, is_over)
+    healthy_s = min([healthy_s, *(item.step_s for item in ranked)])
     bound_s = capacity_bound_s(healthy_s, every)
     was_cut = is_over()
     status: Status
@@ -210,7 +216,8 @@ def _ranked(
     """The drafts as checked plans with their exact cost, and the current plan among them, fastest first."""
     found: list[RankedPlan] = []
     if current is not None and current_s is not None and math.isfinite(current_s):
-        found.append(RankedPlan(plan=current, step_s=current_s, moved_bytes=0.0, is_current=True))
+        kept = _with_failures(current, problem)
+        found.append(RankedPlan(plan=kept, step_s=current_s, moved_bytes=0.0, is_current=kept == current))
     for draft in sorted(drafts, key=lambda draft: draft.step_s)[:_MAX_PLANS]:
         ranked = None
         for tolerance in (_ALIKE, 0.0) if current is not None else (0.0,):
@@ -242,10 +249,20 @@ def _ranked(
     return sorted(found, key=lambda ranked: (ranked.step_s, ranked.moved_bytes))[:_MAX_PLANS]
 
 
-def _healthy_s(problem: Problem, ranked: Sequence[RankedPlan], seed: int, is_over: Callable[[], bool]) -> float:
-    """Step seconds of the best plan for the whole cluster in health."""
-    if all(rate == 1.0 for rate in problem.rates.values()) and ranked:
-        return ranked[0].step_s
+def _with_failures(current: Plan, problem: Problem) -> Plan:
+    """The same plan with devices that failed while standing by among the failed ones."""
+    lost = {device for device in current.standby if math.isinf(problem.rates[device])}
+    if not lost:
+        return current
+    return replace(
+        current,
+        standby=tuple(device for device in current.standby if device not in lost),
+        failed=tuple(sorted({*current.failed, *lost})),
+    )
+
+
+def _healthy_s(problem: Problem, seed: int, is_over: Callable[[], bool]) -> float:
+    """Step seconds of the best plan for the whole cluster in health; inf if there is none."""
     healthy = problem_of(problem.cluster, problem.profile, problem.train, dict.fromkeys(problem.rates, 1.0))
     drafts = find_drafts(healthy, limit_s=math.inf, seed=seed, is_over=is_over, log=[], is_brief=True)
     return min((draft.step_s for draft in drafts), default=math.inf)

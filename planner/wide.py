@@ -1,7 +1,8 @@
 """Upper level for larger clusters: schemes, first divisions, local search, recombination, exact drafts.
 
 `planner.search` calls it where there are too many combinations of groupings to try them all. Effort is
-counted, not timed, so that equal input gives an equal result; it grows with the number of devices.
+counted, not timed, so that equal input gives an equal result; it grows with the number of devices and with
+the number of different nodes.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _SCHEME_SLACK = 1.25  # a scheme this much slower than the best one is not start
 _MANY_NODES = 24  # from here on only a few groupings of each node are looked at,
 _FEW = 6  # so many, and the plain ones
 _EFFORT = 200.0  # rough milliseconds of local search, and
-_EFFORT_EACH = 0.5  # so many more for each device
-_STOCKED_DEPTH = 6  # stages up to which all pipelines of healthy groups are looked at
+_EFFORT_DEVICE = 0.5  # so many more for each device,
+_EFFORT_WAY = 1.0  # and for each way to cut each class of equal nodes
+_MAX_STOCK = 250  # pipelines of the fastest groups, the short ones first, that are looked at in any case
 _MAX_LEADERS = 3  # divisions that are followed up
 _MAX_RECOMBINED = 4  # recombinations of one division before it is arranged exactly
 _MAX_ROUNDS = 6  # exact arrangements without improvement after which a division is left
@@ -54,7 +56,8 @@ def wide_drafts(
     """
     desks = [_Desk(problem, index, seed) for index in range(len(problem.instances))]
     starts = _starts(schemes(problem, [desk.arranger.sketches for desk in desks]))
-    budget = _EFFORT + _EFFORT_EACH * problem.num_live
+    num_ways = max(desk.num_ways for desk in desks)
+    budget = _EFFORT + _EFFORT_DEVICE * problem.num_live + _EFFORT_WAY * num_ways
     found: list[_Found] = []
     for number, scheme in enumerate(starts):
         desk = desks[scheme.instance_index]
@@ -74,7 +77,7 @@ def wide_drafts(
         most = _MAX_RECOMBINED if place == 0 else 1
         step_s, division = desk.recombine(leader.step_s, division, most, budget / 3 / _MAX_LEADERS, is_over)
         log.append(f"recombined: about {step_s:.6g} s")
-        for draft in desk.exact(division, budget / 3 / _MAX_LEADERS, is_over):
+        for draft in desk.exact(division, budget / 3, is_over):
             if draft.step_s < limit_s * (1 - 1e-9):
                 limit_s = draft.step_s
                 log.append(f"arranged exactly: {draft.step_s:.6g} s")
@@ -101,14 +104,24 @@ class _Desk:
         self.arranger = Arranger(self.instance)
         total = self.instance.num_micro_batches
         self._nodes = _options(problem, index)
+        self.num_ways = sum(len(options) for options in {id(options): options for options in self._nodes}.values())
         self._improver = Improver(self.arranger.sketches, self._nodes, total=total, seed=seed)
-        self._stock(min(memory for node in problem.nodes for _, memory in node), problem.group_sizes[index])
+        self._stock(problem)
         self._recombiner = Recombiner(self.arranger.sketches, self._nodes, dp_range=problem.dp_range, total=total)
 
-    def _stock(self, memory: float, sizes: Sequence[int]) -> None:
-        """Has a look at short pipelines of healthy groups, so that recombination may choose from them."""
-        kinds = sorted(self.instance.kind(size, 1.0, memory) for size in sizes)
-        for depth in range(1, min(self.instance.max_depth, _STOCKED_DEPTH) + 1):
+    def _stock(self, problem: Problem) -> None:
+        """Has a look at short pipelines of the fastest groups, so that recombination may choose from them."""
+        fastest: dict[float, float] = {}
+        for node in problem.nodes:
+            for rate, memory in node:
+                fastest[memory] = min(rate, fastest.get(memory, math.inf))
+        sizes = sorted({size for options in self._nodes for grouping in options for size in grouping.sizes})
+        kinds = sorted(self.instance.kind(size, rate, memory) for memory, rate in fastest.items() for size in sizes)
+        num_columns = 0
+        for depth in range(1, self.instance.max_depth + 1):
+            num_columns += math.comb(len(kinds) + depth - 1, depth)
+            if num_columns > _MAX_STOCK:
+                return
             for column in combinations_with_replacement(kinds, depth):
                 self.arranger.sketches.of(column)
 
@@ -171,7 +184,8 @@ class _Desk:
     def _draft(self, division: Division) -> Draft | None:
         """The division arranged exactly; corrects the sketches of its pipelines."""
         chosen = [options[option] for options, option in zip(self._nodes, division.chosen, strict=True)]
-        draft = draft_near(self.arranger, chosen, division.pipelines, self._improver.counts(division))
+        counts = self._improver.counts(division)
+        draft = draft_near(self.arranger, chosen, division.pipelines, counts) if counts is not None else None
         sketches = self.arranger.sketches
         if draft is not None:
             for kinds, (arrangement, count) in zip(division.pipelines, draft.pipelines, strict=True):
@@ -192,10 +206,9 @@ def _options(problem: Problem, index: int) -> list[list[Grouping]]:
     """Groupings of each node; equal nodes share one list."""
     instance, sizes = problem.instances[index], problem.group_sizes[index]
     known: dict[tuple[tuple[float, float], ...], list[Grouping]] = {}
-    for node in problem.nodes:
-        if node not in known:
-            options = groupings(instance, node, sizes)
-            known[node] = few_groupings(instance, options, _FEW) if len(problem.nodes) >= _MANY_NODES else options
+    for node in sorted(set(problem.nodes)):  # kinds are numbered as they are met: in an order without labels
+        options = groupings(instance, node, sizes)
+        known[node] = few_groupings(instance, options, _FEW) if len(problem.nodes) >= _MANY_NODES else options
     return [known[node] for node in problem.nodes]
 
 

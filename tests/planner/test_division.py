@@ -108,6 +108,7 @@ def test_local_search_gets_better_and_loses_nothing(seed: int) -> None:
         assert used == offered
         assert seconds == pytest.approx(improver.step_s(division))
         counts = improver.counts(division)
+        assert counts is not None
         assert sum(counts) == 24
         assert all(count >= len(kinds) for count, kinds in zip(counts, division.pipelines, strict=True))
     assert times == sorted(times, reverse=True)
@@ -142,6 +143,22 @@ def test_recombination_finds_nothing_where_nothing_is_fast_enough() -> None:
     assert start is not None
     step_s = Improver(sketcher, nodes, total=24, seed=0).step_s(start)
     assert Recombiner(sketcher, nodes, dp_range=(1, 4), total=24).division(step_s / 2, start.types) is None
+
+
+@pytest.mark.parametrize("error", [KeyError, IndexError])
+def test_a_solve_that_ends_at_its_node_limit_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """PuLP does not know HiGHS's status for it and raises."""
+
+    def trip(*_: object) -> None:
+        raise error("kSolutionLimit")
+
+    monkeypatch.setattr("pulp.HiGHS.findSolutionValues", trip)
+    instance = _instance()
+    sketcher = Sketcher(instance)
+    sketcher.of((instance.kind(4, 1.0, 100.0),))
+    assert Recombiner(sketcher, _nodes(instance), dp_range=(1, 4), total=24).division(100.0, ()) is None
 
 
 def test_more_than_ten_columns_keep_their_own_values() -> None:

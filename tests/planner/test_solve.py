@@ -93,6 +93,16 @@ def test_a_plan_that_cannot_run_any_more_takes_forever() -> None:
     assert json.loads(json.dumps(result.to_json(), allow_nan=False))["current_s"] == "Infinity"
 
 
+def test_a_device_that_fails_while_standing_by_is_moved_to_failed() -> None:
+    best = solve(cluster=CLUSTER, profile=PROFILE, train=TRAIN, rates={3: 12.53}).best
+    assert best is not None
+    assert best.plan.standby == (3,)
+    result = solve(cluster=CLUSTER, profile=PROFILE, train=TRAIN, rates={3: math.inf}, current=best.plan)
+    assert result.best is not None
+    assert result.best.plan == replace(best.plan, standby=(), failed=(3,))
+    assert result.best.moved_bytes == 0
+
+
 def test_a_time_limit_returns_the_best_so_far() -> None:
     ticks = iter(range(10_000_000))
     result = solve(
@@ -113,8 +123,8 @@ def test_a_time_limit_returns_the_best_so_far() -> None:
     ("changes", "expected"),
     [
         ({"rates": dict.fromkeys(range(4), math.inf)}, "devices: at least 1 must be alive, given 0"),
-        ({"profile": tiny_profile(memory_table=(100.0,) * 8)}, "memory: the model fits in no plan; 500 % more"),
-        ({"profile": tiny_profile(reserve_bytes=101.0)}, "memory: the model fits in no plan"),
+        ({"profile": tiny_profile(memory_table=(100.0,) * 8)}, "memory: found no plan that fits; 500 % more"),
+        ({"profile": tiny_profile(reserve_bytes=101.0)}, "memory: found no plan that fits"),
         (
             {"train": TrainSpec(global_batch=8, micro_batch_sizes=(1,), dp_range=(5, 8), max_tp=4)},
             "dp: at least 5 pipelines need 5 live devices, given 4",
