@@ -64,6 +64,8 @@ def find_drafts(
             for draft in drafts:
                 limit_s = draft.step_s
                 yield draft
+            rates = "rates" if number == len(passes) - 1 else f"rates within {FOLD:.0%} made equal"
+            log.append(f"b {instance.micro_batch_size}, {rates}: best {limit_s:.6g} s")
 
 
 def has_plan(problem: Problem, is_over: Callable[[], bool]) -> bool:

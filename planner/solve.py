@@ -71,7 +71,7 @@ class SolveResult:
         healthy_s: step seconds of the best plan found with every device healthy.
         gap: relative distance of the first plan from the bound.
         seconds: what the search took by the caller's clock; 0 without one.
-        log: what happened, a line each.
+        log: what happened, a line each, with the seconds at which it was done where there is a clock.
         reason: why the status is what it is, one sentence.
     """
 
@@ -142,13 +142,15 @@ def solve(
     def is_over() -> bool:
         return has_passed(1.0)
 
+    log = _Log(clock, started)
     # First, so that the bound stays honest if time is short.
     healthy_s = _healthy_s(problem, seed, lambda: has_passed(_HEALTHY_SHARE))
-    log: list[str] = []
+    log.append(f"healthy cluster: best {healthy_s:.6g} s")
     current_s = _current_s(problem, current, log)
     limit_s = current_s if current_s is not None else math.inf
     drafts = list(find_drafts(problem, limit_s=limit_s, seed=seed, is_over=is_over, log=log))
     ranked = _ranked(problem, drafts, current, current_s, log)
+    log.append(f"devices chosen and plans checked: {len(ranked)} plans")
     healthy_s = min([healthy_s, *(item.step_s for item in ranked)])
     bound_s = capacity_bound_s(healthy_s, every)
     was_cut = is_over()
@@ -191,6 +193,17 @@ def _check_profile(problem: Problem) -> None:
             f"max_tp must be at least the profile's smallest TP degree {min(profile.tp_degrees(size))}, "
             f"given {train.max_tp}"
         )
+
+
+class _Log(list[str]):
+    """Lines with the seconds since `started` in front, where there is a clock."""
+
+    def __init__(self, clock: Callable[[], float] | None, started: float) -> None:
+        super().__init__()
+        self._clock, self._started = clock, started
+
+    def append(self, line: str) -> None:
+        super().append(line if self._clock is None else f"{self._clock() - self._started:.3f} s: {line}")
 
 
 def _current_s(problem: Problem, current: Plan | None, log: list[str]) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
 from planner.arrange import Arranger
-from planner.divide import first_division
+from planner.divide import first_divisions
 from planner.division import Division
 from planner.draft import Draft, draft_near
 from planner.groups import Grouping, few_groupings, groupings
@@ -45,7 +45,7 @@ def wide_drafts(
     log: list[str],
     is_brief: bool = False,
 ) -> Iterator[Draft]:
-    """Drafts that beat `limit_s`, each faster than those before it.
+    """Drafts that beat `limit_s`; one that is not faster than those before it is a runner-up.
 
     Args:
         limit_s: step seconds that a draft must beat.
@@ -71,6 +71,7 @@ def wide_drafts(
         if is_over():
             break
     found.sort(key=lambda item: (item.step_s, item.number))
+    best_s = limit_s
     for place, leader in enumerate(_leaders(found)[: 1 if is_brief else _MAX_LEADERS]):
         desk = desks[leader.index]
         division = leader.division
@@ -78,9 +79,10 @@ def wide_drafts(
         step_s, division = desk.recombine(leader.step_s, division, most, budget / 3 / _MAX_LEADERS, is_over)
         log.append(f"recombined: about {step_s:.6g} s")
         for draft in desk.exact(division, budget / 3, is_over):
-            if draft.step_s < limit_s * (1 - 1e-9):
-                limit_s = draft.step_s
+            if draft.step_s < best_s * (1 - 1e-9):
+                best_s = draft.step_s
                 log.append(f"arranged exactly: {draft.step_s:.6g} s")
+            if draft.step_s < limit_s * (1 - 1e-9):
                 yield draft
         if is_over():
             return
@@ -127,14 +129,16 @@ class _Desk:
 
     def start(self, scheme: Scheme, effort: float, is_over: Callable[[], bool]) -> tuple[float, Division] | None:
         """The division that a scheme leads to, and its time; None if there are not enough groups for it."""
-        division = first_division(
+        divisions = first_divisions(
             self.instance,
             self._nodes,
             tp_degree=scheme.tp_degree,
             dp_degree=scheme.dp_degree,
             stage_s=scheme.stage_s * 1.1,
         )
-        return self._improve(division, 0, self._stop(effort, is_over)) if division is not None else None
+        if not divisions:
+            return None
+        return self._improve(min(divisions, key=self._improver.step_s), 0, self._stop(effort, is_over))
 
     def recombine(
         self, step_s: float, division: Division, most: int, effort: float, is_over: Callable[[], bool]
