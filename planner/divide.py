@@ -1,9 +1,8 @@
-"""Upper level for larger clusters, second part: first divisions for a scheme.
+"""Upper level for larger clusters, second part: a first division for a scheme.
 
-Every node is cut into groups of the scheme's size, unless a straggler makes another cut faster. Then the
-groups are dealt to the pipelines, the fastest first, always to the pipeline that has least; or the
-pipelines are filled one after the other, so that the odd groups end up together in the last few. Local
-search (`planner.improve`) takes it from there.
+Every node is cut into groups of the scheme's size, unless a straggler makes another cut faster; then the
+groups are dealt to the pipelines, the fastest first, always to the pipeline that has least. Local search
+(`planner.improve`) takes it from there.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from planner.kinds import Instance
 _PLAIN = 0.1  # how much more a node is worth that is cut into groups of the scheme's size only
 
 
-def first_divisions(
+def first_division(
     instance: Instance, nodes: Sequence[Sequence[Grouping]], *, tp_degree: int, dp_degree: int, stage_s: float
-) -> list[Division]:
-    """Divisions that use groups of `tp_degree` wherever that is not slow: dealt, and filled.
+) -> Division | None:
+    """A division that uses groups of `tp_degree` wherever that is not slow.
 
     Args:
         nodes: groupings to choose from, node by node; equal nodes share the same list object.
@@ -29,7 +28,7 @@ def first_divisions(
             are spare.
 
     Returns:
-        Nothing if there are fewer groups than pipelines.
+        None if there are fewer groups than pipelines.
     """
     remembered: dict[int, int] = {}
     for options in nodes:
@@ -42,9 +41,9 @@ def first_divisions(
     if len(useful) < dp_degree:
         useful, idle = kinds, []
     if len(useful) < dp_degree:
-        return []
-    divided = (deal(instance, useful, dp_degree), fill(instance, useful, dp_degree))
-    return [Division(pipelines, tuple(sorted((*spare, *idle))), chosen) for pipelines, spare in divided]
+        return None
+    pipelines, spare = deal(instance, useful, dp_degree)
+    return Division(pipelines, tuple(sorted((*spare, *idle))), chosen)
 
 
 def deal(instance: Instance, kinds: Sequence[int], dp_degree: int) -> tuple[list[Kinds], Kinds]:
@@ -61,23 +60,6 @@ def deal(instance: Instance, kinds: Sequence[int], dp_degree: int) -> tuple[list
         if len(pipelines[place]) < instance.max_depth:
             heappush(waiting, (speed + 1 / instance.kinds[kind].layer_s, place))
     return [tuple(sorted(part)) for part in pipelines], tuple(sorted(spare))
-
-
-def fill(instance: Instance, kinds: Sequence[int], dp_degree: int) -> tuple[list[Kinds], Kinds]:
-    """Fills one pipeline after the other with its fair share of the speed that is left, the fastest groups first."""
-    groups = sorted(kinds, key=lambda kind: (instance.kinds[kind].layer_s, kind))
-    speeds = [1 / instance.kinds[kind].layer_s for kind in groups]
-    left, start = sum(speeds), 0
-    pipelines = []
-    for waiting in range(dp_degree, 0, -1):
-        share, speed, stop = left / waiting, speeds[start], start + 1
-        most = min(start + instance.max_depth, len(groups) - waiting + 1)  # every other pipeline needs a group, too
-        while stop < most and speed + speeds[stop] / 2 <= share:
-            speed += speeds[stop]
-            stop += 1
-        pipelines.append(tuple(sorted(groups[start:stop])))
-        left, start = left - speed, stop
-    return pipelines, tuple(sorted(groups[start:]))
 
 
 def _plain(instance: Instance, options: Sequence[Grouping], tp_degree: int, stage_s: float) -> int:

@@ -84,9 +84,17 @@ def _uniform_s(sketcher: Sketcher, kind: int, num_groups: int, dp: int) -> tuple
     if not long.lines or not short.lines:
         return math.inf, short.work / short.speed
     share = dp - longer + longer * short.each_s / long.each_s
-    count = max(1, round(instance.num_micro_batches / share))
-    rest = math.ceil((instance.num_micro_batches - count * (dp - longer)) / longer)
-    return max(_time(short, count), _time(long, rest)), short.work / short.speed
+    fair = int(instance.num_micro_batches / share)
+    times = [
+        _split_s(short, long, dp - longer, longer, count, instance.num_micro_batches) for count in (fair, fair + 1)
+    ]
+    return min(times), short.work / short.speed
+
+
+def _split_s(short: Sketch, long: Sketch, num_short: int, num_long: int, count: int, total: int) -> float:
+    """Seconds if each short pipeline runs `count` micro-batches and the long ones the rest."""
+    rest = math.ceil((total - count * num_short) / num_long)
+    return max(_time(short, count), _time(long, rest))
 
 
 def _time(sketch: Sketch, count: int) -> float:

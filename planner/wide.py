@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
 from planner.arrange import Arranger
-from planner.divide import first_divisions
+from planner.divide import first_division
 from planner.division import Division
 from planner.draft import Draft, draft_near
 from planner.groups import Grouping, few_groupings, groupings
@@ -23,6 +23,7 @@ from planner.recombine import Recombiner
 from planner.schemes import Scheme, schemes
 
 _MAX_SCHEMES = 8  # schemes that are started from
+_BRIEFLY = 4  # schemes that a brief search starts from; it follows up one division
 _SCHEME_SLACK = 1.25  # a scheme this much slower than the best one is not started from
 _MANY_NODES = 24  # from here on only a few groupings of each node are looked at,
 _FEW = 6  # so many, and the plain ones
@@ -45,17 +46,17 @@ def wide_drafts(
     log: list[str],
     is_brief: bool = False,
 ) -> Iterator[Draft]:
-    """Drafts that beat `limit_s`; one that is not faster than those before it is a runner-up.
+    """Drafts that beat `limit_s`, each faster than those before it.
 
     Args:
         limit_s: step seconds that a draft must beat.
         seed: of the random part of the local search.
         is_over: asked now and then; True ends the search.
         log: receives a line for each part of the search.
-        is_brief: only follow up the most promising division.
+        is_brief: from fewer schemes, and only follow up the most promising division.
     """
     desks = [_Desk(problem, index, seed) for index in range(len(problem.instances))]
-    starts = _starts(schemes(problem, [desk.arranger.sketches for desk in desks]))
+    starts = _starts(schemes(problem, [desk.arranger.sketches for desk in desks]))[: _BRIEFLY if is_brief else None]
     num_ways = max(desk.num_ways for desk in desks)
     budget = _EFFORT + _EFFORT_DEVICE * problem.num_live + _EFFORT_WAY * num_ways
     found: list[_Found] = []
@@ -71,18 +72,16 @@ def wide_drafts(
         if is_over():
             break
     found.sort(key=lambda item: (item.step_s, item.number))
-    best_s = limit_s
     for place, leader in enumerate(_leaders(found)[: 1 if is_brief else _MAX_LEADERS]):
         desk = desks[leader.index]
         division = leader.division
-        most = _MAX_RECOMBINED if place == 0 else 1
+        most = _MAX_RECOMBINED if place == 0 and not is_brief else 1
         step_s, division = desk.recombine(leader.step_s, division, most, budget / 3 / _MAX_LEADERS, is_over)
         log.append(f"recombined: about {step_s:.6g} s")
         for draft in desk.exact(division, budget / 3, is_over):
-            if draft.step_s < best_s * (1 - 1e-9):
-                best_s = draft.step_s
-                log.append(f"arranged exactly: {draft.step_s:.6g} s")
             if draft.step_s < limit_s * (1 - 1e-9):
+                limit_s = draft.step_s
+                log.append(f"arranged exactly: {draft.step_s:.6g} s")
                 yield draft
         if is_over():
             return
@@ -129,16 +128,14 @@ class _Desk:
 
     def start(self, scheme: Scheme, effort: float, is_over: Callable[[], bool]) -> tuple[float, Division] | None:
         """The division that a scheme leads to, and its time; None if there are not enough groups for it."""
-        divisions = first_divisions(
+        division = first_division(
             self.instance,
             self._nodes,
             tp_degree=scheme.tp_degree,
             dp_degree=scheme.dp_degree,
             stage_s=scheme.stage_s * 1.1,
         )
-        if not divisions:
-            return None
-        return self._improve(min(divisions, key=self._improver.step_s), 0, self._stop(effort, is_over))
+        return self._improve(division, 0, self._stop(effort, is_over)) if division is not None else None
 
     def recombine(
         self, step_s: float, division: Division, most: int, effort: float, is_over: Callable[[], bool]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.divide import deal, fill, first_divisions
+from planner.divide import deal, first_division
 from planner.division import Change, Division, Draftsman, plus, swaps, without
 from planner.groups import Grouping, groupings
 from planner.improve import Improver
@@ -87,24 +87,24 @@ def test_dealing_is_even_and_respects_the_depth() -> None:
 def test_a_first_division_needs_a_group_for_each_pipeline() -> None:
     instance = _instance()
     nodes = _nodes(instance)
-    for division in first_divisions(instance, nodes, tp_degree=4, dp_degree=3, stage_s=6.0):
-        assert division.num_pipelines == 3
-        used, offered = _groups(division, nodes)
-        assert used == offered
-    assert first_divisions(instance, nodes, tp_degree=1, dp_degree=17, stage_s=6.0) == []
+    division = first_division(instance, nodes, tp_degree=4, dp_degree=3, stage_s=6.0)
+    assert division is not None
+    assert division.num_pipelines == 3
+    used, offered = _groups(division, nodes)
+    assert used == offered
+    assert first_division(instance, nodes, tp_degree=1, dp_degree=17, stage_s=6.0) is None
 
 
 @given(kinds=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=20), dp_degree=st.integers(1, 6))
-def test_every_way_to_divide_gives_each_pipeline_a_group(kinds: list[int], dp_degree: int) -> None:
+def test_dealing_gives_each_pipeline_a_group(kinds: list[int], dp_degree: int) -> None:
     if len(kinds) < dp_degree:
         return
     instance = _instance()
     groups = [instance.kind(size, 1.0, 100.0) for size in kinds]
-    for divide in (deal, fill):
-        pipelines, spare = divide(instance, groups, dp_degree)
-        assert len(pipelines) == dp_degree
-        assert all(1 <= len(part) <= instance.max_depth for part in pipelines)
-        assert sorted([kind for part in pipelines for kind in part] + list(spare)) == sorted(groups)
+    pipelines, spare = deal(instance, groups, dp_degree)
+    assert len(pipelines) == dp_degree
+    assert all(1 <= len(part) <= instance.max_depth for part in pipelines)
+    assert sorted([kind for part in pipelines for kind in part] + list(spare)) == sorted(groups)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -112,7 +112,8 @@ def test_local_search_gets_better_and_loses_nothing(seed: int) -> None:
     instance = _instance()
     nodes = _nodes(instance)
     improver = Improver(Sketcher(instance), nodes, total=24, seed=seed)
-    start = first_divisions(instance, nodes, tp_degree=4, dp_degree=2, stage_s=6.0)[0]
+    start = first_division(instance, nodes, tp_degree=4, dp_degree=2, stage_s=6.0)
+    assert start is not None
     before = improver.step_s(start)
     times = []
     for seconds, division in improver.run(start, max_rounds=20, is_over=lambda: False):
@@ -134,7 +135,8 @@ def test_recombination_keeps_the_rules(dp_range: tuple[int, int]) -> None:
     nodes = _nodes(instance)
     sketcher = Sketcher(instance)
     improver = Improver(sketcher, nodes, total=24, seed=0)
-    start = first_divisions(instance, nodes, tp_degree=4, dp_degree=3, stage_s=6.0)[0]
+    start = first_division(instance, nodes, tp_degree=4, dp_degree=3, stage_s=6.0)
+    assert start is not None
     for _ in improver.run(start, max_rounds=5, is_over=lambda: False):
         pass
     recombiner = Recombiner(sketcher, nodes, dp_range=dp_range, total=24)
@@ -151,7 +153,8 @@ def test_recombination_finds_nothing_where_nothing_is_fast_enough() -> None:
     instance = _instance()
     nodes = _nodes(instance)
     sketcher = Sketcher(instance)
-    start = first_divisions(instance, nodes, tp_degree=4, dp_degree=3, stage_s=6.0)[0]
+    start = first_division(instance, nodes, tp_degree=4, dp_degree=3, stage_s=6.0)
+    assert start is not None
     step_s = Improver(sketcher, nodes, total=24, seed=0).step_s(start)
     assert Recombiner(sketcher, nodes, dp_range=(1, 4), total=24).division(step_s / 2, start.types) is None
 
