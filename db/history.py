@@ -16,8 +16,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session
 
-from db import episodes as episode_table
-from db.episodes import EpisodeView
 from db.errors import InputError
 from db.models import DeviceRow, SampleMinuteRow, SampleRow, StepRow, SwitchRow
 from db.store import Store
@@ -270,19 +268,6 @@ def switch_digests(store: Store, run: int, id: int) -> tuple[dict[str, Any], dic
     if found is None:
         raise InputError(f"run {run} has no switch {id}")
     return found.digests_before, found.digests_after
-
-
-def episodes(
-    store: Store,
-    run: int,
-    *,
-    devices: Sequence[int] | None = None,
-    is_open: bool | None = None,
-    limit: int = 100,
-    offset: int = 0,
-) -> list[EpisodeView]:
-    """Episodes of straggling, newest first; see `db.episodes.all_episodes`."""
-    return episode_table.all_episodes(store, run, devices=devices, is_open=is_open, limit=limit, offset=offset)
 
 
 def devices(store: Store, run: int) -> list[DeviceView]:

@@ -63,6 +63,7 @@ def migrate(old: Shard, make_layout: Callable[[], Layout], groups: Groups, node_
     outcome.digests_before = shard_digests(old)
     diverged = [name for name, row in outcome.digests_before.items() if "diverged" in row.values()]
     if diverged:
+        groups.retain(needed_groups(old.layout))
         outcome.reason = f"replicas of {', '.join(diverged)} differ already, nothing is moved"
         return outcome
     moved = time.perf_counter()

@@ -109,14 +109,13 @@ class Trainer:
         return "finished"
 
     def _start(self, first: Desired, plan: Plan) -> None:
-        self._groups.prepare(needed_groups(self._laid_out(plan)))
-        self.shard = Shard(self._laid_out(plan), self.device, self._dtype, self._dtype)
+        spread = self._laid_out(plan)
+        self._groups.prepare(needed_groups(spread))
+        self.shard = Shard(spread, self.device, self._dtype, self._dtype)
         self.shard.initialise(self.config.train.seed)
         self._say_hello()
         started = time.perf_counter()
-        scratch = Optimizer(
-            Shard(self.shard.layout, self.device, self._dtype, self._dtype), self._groups, self.config.train
-        )
+        scratch = Optimizer(Shard(spread, self.device, self._dtype, self._dtype), self._groups, self.config.train)
         self._profile = calibrate(self.config, self._decoder, self.clock, scratch.step)
         if self._uplink:
             self._uplink.send(Profile, profile=self._profile.to_json(), seconds=time.perf_counter() - started)

@@ -3,7 +3,7 @@
 Branch and bound over multisets of kinds. A division is dropped as soon as an upper bound of the
 micro-batches that it could run within the best time so far falls short. What remains is decided
 with the exact event cost, so within the arrangements that `planner.arrange` finds the result is the
-optimum. Larger clusters go through `planner.divide`.
+optimum. Larger clusters go through `planner.wide`.
 """
 
 from __future__ import annotations

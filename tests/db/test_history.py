@@ -35,7 +35,7 @@ def test_nothing_yet(store: Store, run: RunView) -> None:
     assert history.rate_window(store, 1, 5).steps == ()
     assert history.median_step_s(store, 1) is None
     assert history.switches(store, 1) == []
-    assert history.episodes(store, 1) == []
+    assert episodes.all_episodes(store, 1) == []
     with pytest.raises(InputError, match="run 1 has no switch 5"):
         history.switch_digests(store, 1, 5)
 
@@ -129,9 +129,9 @@ def test_episodes(store: Store, run: RunView) -> None:
     assert episodes.close(store, 1, 3, end_step=21, end_at=START) is None
     assert episodes.update_peak(store, 1, 3, rate=3.0) is None
     second = episodes.open_episode(store, 1, 3, **fields)
-    assert [view.id for view in history.episodes(store, 1)] == [second.id, closed.id]
-    assert [view.id for view in history.episodes(store, 1, devices=[3], is_open=True)] == [second.id]
-    assert history.episodes(store, 1, devices=[4]) == []
+    assert [view.id for view in episodes.all_episodes(store, 1)] == [second.id, closed.id]
+    assert [view.id for view in episodes.all_episodes(store, 1, devices=[3], is_open=True)] == [second.id]
+    assert episodes.all_episodes(store, 1, devices=[4]) == []
     assert math.isnan(second.evidence["peers"][1])
 
 
