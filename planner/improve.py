@@ -49,6 +49,7 @@ class Improver:
         self._random = random.Random(seed)
         self._limit_s = math.inf
         self._values: dict[Kinds, Gain] = {}
+        self._steps: dict[tuple[Kinds, int], Gain] = {}
         self._differences: dict[tuple[int, int, int], tuple[Kinds, Kinds]] = {}
 
     def run(self, start: Division, *, max_rounds: int, is_over: Callable[[], bool]) -> Iterator[tuple[float, Division]]:
@@ -105,6 +106,7 @@ class Improver:
     def forget(self) -> None:
         """To be called after sketches were corrected."""
         self._values.clear()
+        self._steps.clear()
 
     def _descend(
         self, state: Division, seconds: float, is_over: Callable[[], bool], *, aim_s: float = math.inf
@@ -126,7 +128,7 @@ class Improver:
     def _aim(self, limit_s: float) -> None:
         if limit_s != self._limit_s:
             self._limit_s = limit_s
-            self._values.clear()
+            self.forget()
 
     def _whole(self, state: Division) -> int:
         return sum(number * self._value(kinds)[0] for kinds, number in state.types.items())
@@ -197,11 +199,11 @@ class Improver:
             users = [kinds for kinds in draftsman.types() if kind in kinds and len(kinds) > 1]
             if not users:
                 return None
-            user = max(users, key=lambda kinds: self._step(kinds, without(kinds, kind)))
+            user = max(users, key=lambda kinds: self._loss(kinds, kind))
             draftsman.replace(user, without(user, kind))
         for kind in arriving:
-            user = max(draftsman.types(), key=lambda kinds: self._step(kinds, plus(kinds, kind)))
-            if self._step(user, plus(user, kind)) > (0, 0.0):
+            user = max(draftsman.types(), key=lambda kinds: self._win(kinds, kind))
+            if self._win(user, kind) > (0, 0.0):
                 draftsman.replace(user, plus(user, kind))
             else:
                 draftsman.spare = plus(draftsman.spare, kind)
@@ -225,6 +227,20 @@ class Improver:
                 value = self._value(kinds)
                 whole, smooth = whole + sign * value[0], smooth + sign * value[1]
         return whole, smooth
+
+    def _win(self, kinds: Kinds, kind: int) -> Gain:
+        """What a pipeline gains with one more group of a kind."""
+        found = self._steps.get((kinds, kind))
+        if found is None:
+            found = self._steps[kinds, kind] = self._step(kinds, plus(kinds, kind))
+        return found
+
+    def _loss(self, kinds: Kinds, kind: int) -> Gain:
+        """What a pipeline gains, mostly less than nothing, without one of its groups."""
+        found = self._steps.get((kinds, -1 - kind))
+        if found is None:
+            found = self._steps[kinds, -1 - kind] = self._step(kinds, without(kinds, kind))
+        return found
 
     def _step(self, old: Kinds, new: Kinds) -> Gain:
         a, b = self._value(old), self._value(new)

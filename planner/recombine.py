@@ -155,18 +155,12 @@ class Recombiner:
 def _solve(program: pulp.LpProblem) -> bool:
     """Whether there is an answer to look at. It may still be garbage and must be checked."""
     try:
-        program.solve(_solver())
+        program.solve(pulp.HiGHS(msg=False, threads=1, mip_max_nodes=_MAX_NODES))
     except (KeyError, IndexError):
         # PuLP has no name for the status of a solve that reached its node limit, and trips over it after it has
         # read the values; without any values it trips earlier.
         return all(variable.value() is not None for variable in program.variables())
     return program.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
-
-
-def _solver() -> pulp.LpSolver:
-    """HiGHS inside this process; the bundled CBC, a program of its own, where highspy is missing."""
-    highs = pulp.HiGHS(msg=False, threads=1, mip_max_nodes=_MAX_NODES)
-    return highs if highs.available() else pulp.PULP_CBC_CMD(msg=False, timeLimit=5)
 
 
 def _sum(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExpression:

@@ -153,3 +153,24 @@ def test_too_little_memory_is_explained() -> None:
     result = solve(cluster=small, profile=profile, train=train, rates={})
     assert result.status == "infeasible"
     assert "memory" in result.reason
+
+
+@pytest.mark.parametrize("name", ["32b", "70b", "110b"])
+@pytest.mark.parametrize("num_pipelines", [1, 2, 8])
+def test_a_straggler_or_a_failure_in_every_node(name: str, num_pipelines: int) -> None:
+    """Standby devices everywhere, and pipelines that would like to be deeper than the memory table."""
+    profile, train = model(name)
+    train = replace(train, dp_range=(num_pipelines, num_pipelines))
+    rates = {8 * node + node: [1.3, 2.57, 5.42, math.inf][node % 4] for node in range(8)}
+    result = solve(cluster=cluster("64"), profile=profile, train=train, rates=rates)
+    assert result.plans or (result.status == "infeasible" and "memory" in result.reason), result.reason
+    for ranked in result.plans:
+        assert not violations(
+            ranked.plan,
+            cluster=cluster("64"),
+            num_layers=profile.num_layers,
+            global_batch=train.global_batch,
+            max_tp=train.max_tp,
+            profile=profile,
+        )
+        assert max(len(pipeline.stages) for pipeline in ranked.plan.pipelines) <= len(profile.layer_bytes[1])
