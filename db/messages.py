@@ -7,6 +7,7 @@ A plan travels as its JSON document (schema 1); this package does not interpret 
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -43,6 +44,8 @@ class Desired(Message):
         injections: the stragglers active now; at most one a device.
         paused: hold at the next step boundary.
         stop: finish the current step and end.
+        checkpoint: counts the requests for a checkpoint; the engine saves at the next step boundary
+            when it is larger than the last one it has taken up.
     """
 
     schema_version: Literal[1] = SCHEMA
@@ -53,6 +56,7 @@ class Desired(Message):
     injections: tuple[Injection, ...] = ()
     paused: bool = False
     stop: bool = False
+    checkpoint: int = Field(0, ge=0)
 
 
 class _Telemetry(Message):
@@ -117,6 +121,8 @@ class Step(_Telemetry):
         samples: ids consumed, `[first, stop)`.
         rates: compute seconds per unit of work over the calibrated reference.
         compute_s: own compute seconds, waiting in collectives not included.
+        grad_norm: global norm of the gradient before clipping.
+        mfu: model floating-point operations of the step over what all devices could do in `step_s`.
     """
 
     kind: Literal["step"] = "step"
@@ -129,6 +135,43 @@ class Step(_Telemetry):
     samples: tuple[int, int]
     rates: tuple[float, ...]
     compute_s: tuple[float, ...]
+    grad_norm: float = math.nan
+    learning_rate: float = math.nan
+    mfu: float = math.nan
+
+
+class Evaluation(_Telemetry):
+    """Loss on text that is not trained on, with the weights before `step`."""
+
+    kind: Literal["evaluation"] = "evaluation"
+    step: int = Field(ge=0)
+    loss: float
+    num_tokens: int
+    seconds: float
+
+
+class Checkpoint(_Telemetry):
+    """A checkpoint was completed, or could not be.
+
+    Args:
+        step: the next step to run when one goes on from it.
+        request: the newest `Desired.checkpoint` that it answers.
+        reason: why it failed, empty otherwise.
+        path: its folder.
+        num_bytes: size on disk.
+        pause_s: seconds in which training stood still for it.
+        seconds: until it was complete.
+    """
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    step: int = Field(ge=0)
+    request: int = 0
+    outcome: Literal["saved", "failed"]
+    reason: str = ""
+    path: str
+    num_bytes: int = 0
+    pause_s: float = 0.0
+    seconds: float = 0.0
 
 
 class Switch(_Telemetry):
@@ -183,7 +226,7 @@ class Observed(_Telemetry):
     observed_version: int
 
 
-Telemetry = Hello | Profile | Step | Switch | State | Observed
+Telemetry = Hello | Profile | Step | Evaluation | Checkpoint | Switch | State | Observed
 _ADAPTER: TypeAdapter[Telemetry] = TypeAdapter(Annotated[Telemetry, Field(discriminator="kind")])
 
 

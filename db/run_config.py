@@ -20,7 +20,7 @@ class _Section(BaseModel):
 
 
 class ModelConfig(_Section):
-    """A LLaMA-style decoder."""
+    """A LLaMA-style decoder. `tie_embeddings`: the head uses the embedding's weights."""
 
     num_layers: int = Field(16, ge=1)
     hidden_size: int = Field(64, ge=8)
@@ -31,28 +31,77 @@ class ModelConfig(_Section):
     seq_len: int = Field(64, ge=2)
     rope_theta: float = Field(10_000.0, gt=0)
     norm_eps: float = Field(1e-5, gt=0)
+    tie_embeddings: bool = False
 
 
 class TrainConfig(_Section):
-    """Batch, optimizer (AdamW) and length of the run."""
+    """Batch, optimizer (AdamW) and length of the run.
+
+    Args:
+        warmup_steps: steps in which the learning rate rises linearly.
+        decay: what follows: `constant`, or `cosine` down to `min_learning_rate` at `num_steps`.
+        max_grad_norm: gradients are scaled down to this global norm; 0 leaves them alone.
+        dtype: of weights, activations and gradients. `bfloat16` keeps master weights, moments and
+            gradient sums in fp32.
+        recompute: layers keep only their input and compute the rest again in the backward.
+        eval_every: steps between two evaluations on text that is not trained on; 0: none.
+        eval_batches: global batches of an evaluation.
+    """
 
     num_steps: int = Field(1_000, ge=1)
     global_batch: int = Field(16, ge=1)
     micro_batch_sizes: tuple[int, ...] = (1,)
     learning_rate: float = Field(3e-3, gt=0)
+    min_learning_rate: float = Field(0.0, ge=0)
+    warmup_steps: int = Field(0, ge=0)
+    decay: Literal["constant", "cosine"] = "constant"
+    max_grad_norm: float = Field(1.0, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.1, ge=0)
     seed: int = 0
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    recompute: bool = False
+    eval_every: int = Field(0, ge=0)
+    eval_batches: int = Field(1, ge=1)
 
 
 class DataConfig(_Section):
-    """Where text comes from: `stdlib` (Python's own sources), or a text file or folder."""
+    """Where training text comes from.
+
+    Args:
+        source: `stdlib` (Python's own sources), a text file or folder; for `megatron` the common
+            path of a `.bin` and an `.idx` file, without the ending.
+        format: `text`, or `megatron` (already tokens).
+        tokenizer: `bytes`, or the path of a Hugging Face `tokenizer.json`.
+        packed: samples are documents one after the other; attention and positions stop at their
+            boundaries. Else windows at random places of one long text.
+        max_bytes: how much text is read.
+    """
 
     source: str = "stdlib"
+    format: Literal["text", "megatron"] = "text"
+    tokenizer: str = "bytes"
+    packed: bool = False
     max_bytes: int = Field(8_000_000, ge=1_000)
+
+
+class CheckpointConfig(_Section):
+    """Saving the state of a run, and where it starts from.
+
+    Args:
+        every_steps: steps between two checkpoints; 0: only on request.
+        keep: how many stay; older ones are removed once a newer one is complete.
+        folder: where they go; empty: `checkpoints` in the run's own folder.
+        start_from: a checkpoint to go on from (its folder), or a folder in the form of Hugging Face
+            whose weights to start with; empty: random weights.
+    """
+
+    every_steps: int = Field(0, ge=0)
+    keep: int = Field(2, ge=1)
+    folder: str = ""
+    start_from: str = ""
 
 
 class ClusterConfig(_Section):
@@ -82,14 +131,17 @@ class DeviceConfig(_Section):
 
     Args:
         backend: `emulated` really computes on the CPU, then waits until `layer_s` (times the
-            device's rate) has passed.
+            device's rate) has passed; `cuda` computes on GPUs, one a rank, over NCCL.
         layer_s: emulated seconds of one layer, forward + backward, one sequence, TP degree 1.
         head_layers: emulated cost of head + loss, in layers.
+        peak_flops: floating-point operations per second of a device, what MFU is measured against; 0:
+            known GPUs by name, and what `layer_s` means for emulated devices.
     """
 
-    backend: Literal["emulated"] = "emulated"
+    backend: Literal["emulated", "cuda"] = "emulated"
     layer_s: float = Field(0.04, gt=0)
     head_layers: float = Field(0.25, ge=0)
+    peak_flops: float = Field(0.0, ge=0)
 
 
 class ControlConfig(_Section):
@@ -122,6 +174,7 @@ class RunConfig(_Section):
     cluster: ClusterConfig = ClusterConfig()
     parallel: ParallelConfig = ParallelConfig()
     device: DeviceConfig = DeviceConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     control: ControlConfig = ControlConfig()
 
     @property
@@ -160,6 +213,10 @@ class RunConfig(_Section):
         for size in train.micro_batch_sizes:
             if size < 1 or train.global_batch % size:
                 problems.append(f"micro_batch_sizes must divide global_batch {train.global_batch}, given {size}")
+        if train.min_learning_rate > train.learning_rate:
+            problems.append(
+                f"min_learning_rate must be at most learning_rate {train.learning_rate}, given {train.min_learning_rate}"
+            )
         if not train.micro_batch_sizes:
             problems.append("micro_batch_sizes must name at least one size, given none")
         if problems:
