@@ -112,7 +112,9 @@ def _move(moves: tuple[Transfer, ...], source: SpanTensors, target: SpanTensors,
         _round(turn, source, target, device)
 
 
-def _round(turn: list[tuple[tuple[int, int], list[Span]]], source: SpanTensors, target: SpanTensors, device: int) -> None:
+def _round(
+    turn: list[tuple[tuple[int, int], list[Span]]], source: SpanTensors, target: SpanTensors, device: int
+) -> None:
     operations, arrivals = [], []
     for (sender, receiver), spans in turn:
         if device == sender:
