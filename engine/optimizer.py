@@ -47,7 +47,8 @@ class Optimizer:
         gradients = self._sync.reduce() if is_computing else []
         norm = _global_norm(gradients)
         if not math.isfinite(norm):
-            torch._foreach_zero_(self._shard.grads.tensors)
+            for gradient in self._shard.grads.tensors:
+                gradient.zero_()
             return norm
         self._shard.num_updates += 1
         if is_computing:
