@@ -38,7 +38,9 @@ def config_of(dtype: str, number: int) -> RunConfig:
 
 def plan_of(number: int) -> Plan:
     size = (4, 2, 1)[number % 3]
-    return random_plan(number, nodes=(tuple(range(8)),), num_layers=4, num_micro_batches=8 // size, max_tp=8, size=size)
+    return random_plan(
+        FIRST_SEED + number, nodes=(tuple(range(8)),), num_layers=4, num_micro_batches=8 // size, max_tp=8, size=size
+    )
 
 
 @cache
