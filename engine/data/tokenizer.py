@@ -16,8 +16,18 @@ from numpy.typing import NDArray
 from engine.data.tokens import TokenText, joined
 from engine.errors import ConfigError
 
-END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endofdoc|>", "<EOD>", "[EOS]", "[SEP]")
-"""Names of the end-of-document token; the first that a tokenizer knows is it."""
+END_TOKENS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "<EOD>",
+    "[EOS]",
+    "[SEP]",
+)
+"""Names of the end-of-document token; the first that is a special token of the tokenizer is it."""
 _PIECE_CHARS = 1 << 18
 _ROUND_CHARS = 1 << 22
 
@@ -32,12 +42,13 @@ def tokenised(documents: list[bytes], path: str, vocab_size: int) -> TokenText:
             no token of the text.
     """
     tokenizer = _read(path)
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    size = max(vocabulary.values(), default=-1) + 1
+    size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
     if not 0 < size <= vocab_size:
         raise ConfigError(f"data.tokenizer {path} has {size} tokens and needs vocab_size >= {size}, given {vocab_size}")
     dtype = np.uint16 if size <= 1 << 16 else np.int32
-    end = next((vocabulary[name] for name in END_TOKENS if name in vocabulary), None)
+    added = tokenizer.get_added_tokens_decoder()
+    special = {token.content: number for number, token in added.items() if token.special}
+    end = next((special[name] for name in END_TOKENS if name in special), None)
     parts: list[list[NDArray[Any]]] = [[] for _ in documents]
     for numbers, pieces in _rounds(documents):
         encodings = tokenizer.encode_batch_fast(pieces, add_special_tokens=False)

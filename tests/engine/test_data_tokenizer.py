@@ -71,6 +71,21 @@ def test_a_tokenizer_without_an_end_token_adds_none(texts: Path, tmp_path: Path)
     assert tokenizer.decode(second) == "ein Käse\n"
 
 
+def test_an_ordinary_token_ends_nothing(texts: Path, tmp_path: Path) -> None:
+    path = saved(tiny(WORDS), tmp_path)
+    document = json.loads(Path(path).read_text())
+    document["added_tokens"] = []  # the name stays in the vocabulary, as any word
+    Path(path).write_text(json.dumps(document))
+    assert 0 not in read(texts, path).tokens
+
+
+@pytest.mark.parametrize(("special", "end"), [(("[SEP]", "</s>"), 1), (("<pad>", "<eos>"), 1), (("[SEP]",), 0)])
+def test_the_first_known_name_ends_documents(texts: Path, tmp_path: Path, special: tuple[str, ...], end: int) -> None:
+    text = read(texts, saved(tiny(WORDS, special=special), tmp_path))
+    assert [tokens[-1] for tokens in documents(text)] == [end, end]
+    assert text.tokens.tolist().count(end) == 2
+
+
 def test_pieces_of_a_long_document_lose_nothing(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = tiny(WORDS)
     path = saved(tokenizer, tmp_path)
