@@ -13,9 +13,10 @@ from torch import Tensor
 
 from engine.layout import Layout
 from engine.shard import Shard
-from engine.spans import FlatSpans
+from engine.spans import SpanTensors
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit number
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ODD = -4658895280553007687  # 0xBF58476D1CE4E5B9
 
 
@@ -45,21 +46,18 @@ def shard_digests(shard: Shard) -> dict[str, dict[str, str]]:
     }
 
 
-def _digest(store: FlatSpans, num_parameters: int) -> Tensor:
+def _digest(store: SpanTensors, num_parameters: int) -> Tensor:
     """Digest of the held spans by parameter, int64 `[num_parameters]`."""
     sums = torch.zeros(num_parameters, dtype=torch.int64)
-    if not store.spans:
-        return sums
-    raw = store.buffer.detach()
-    bits = raw.view(torch.int64 if raw.element_size() == 8 else torch.int32).to(torch.int64)
-    position = torch.cat([torch.arange(span.start, span.stop) for span in store.spans])
-    owner = torch.cat([torch.full((span.num_elements,), span.parameter) for span in store.spans])
-    mixed = (bits + (position + 1) * _GOLDEN) * _ODD
-    mixed = (mixed ^ (mixed >> 31)) * _GOLDEN
-    return sums.index_add_(0, owner, mixed ^ (mixed >> 29))
+    for span, tensor in zip(store.spans, store.tensors, strict=True):
+        bits = tensor.detach().view(_BITS[tensor.element_size()]).to(torch.int64)
+        mixed = (bits + torch.arange(span.start + 1, span.stop + 1) * _GOLDEN) * _ODD
+        mixed = (mixed ^ (mixed >> 31)) * _GOLDEN
+        sums[span.parameter] += (mixed ^ (mixed >> 29)).sum()
+    return sums
 
 
-def _primary(shard: Shard) -> FlatSpans:
+def _primary(shard: Shard) -> SpanTensors:
     """The weights for which this rank is the first holder: pipeline 0, and TP rank 0 of replicated ones."""
     place = shard.layout.places.get(shard.device)
     is_first = place is not None and place.pipeline_index == 0
@@ -68,7 +66,7 @@ def _primary(shard: Shard) -> FlatSpans:
         for span in shard.weights.spans
         if is_first and place is not None and (shard.layout.parameters[span.parameter].is_sliced or place.tp_rank == 0)
     ]
-    store = FlatSpans(spans, shard.weights.buffer.dtype)
+    store = SpanTensors(spans, shard.weights.dtype)
     store.scatter(spans, shard.weights.gather(spans))
     return store
 

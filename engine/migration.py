@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from engine.digest import shard_digests
 from engine.groups import Groups, needed_groups
 from engine.layout import Layout, Span
 from engine.shard import Shard
-from engine.spans import FlatSpans
+from engine.spans import SpanTensors
 from engine.transfers import Transfer, elements_sent, transfers
 
 BUCKET_ELEMENTS = 1 << 20
@@ -74,7 +75,7 @@ def migrate(old: Shard, make_layout: Callable[[], Layout], groups: Groups, node_
         moves = weights if name == "weight" else states
         source = old.tensors()[name]
         _move(moves, source, target, old.device)
-        outcome.bytes_moved += elements_sent(moves) * target.buffer.element_size()
+        outcome.bytes_moved += elements_sent(moves) * target.dtype.itemsize
     outcome.phases["migrate"] = time.perf_counter() - moved
     verified = time.perf_counter()
     outcome.digests_after = shard_digests(new)
@@ -90,14 +91,14 @@ def migrate(old: Shard, make_layout: Callable[[], Layout], groups: Groups, node_
 
 
 def _prepare(old: Shard, make_layout: Callable[[], Layout]) -> tuple[Shard | None, str]:
-    dtype, state_dtype = old.weights.buffer.dtype, old.states["master"].buffer.dtype
+    dtype, state_dtype = old.weights.dtype, old.states["master"].dtype
     try:
         return Shard(make_layout(), old.device, dtype, state_dtype), ""
     except (ValueError, RuntimeError, MemoryError) as error:
         return None, str(error) or type(error).__name__
 
 
-def _move(moves: tuple[Transfer, ...], source: FlatSpans, target: FlatSpans, device: int) -> None:
+def _move(moves: tuple[Transfer, ...], source: SpanTensors, target: SpanTensors, device: int) -> None:
     for move in moves:
         if move.source == move.target == device:
             target.view(move.span).copy_(source.view(move.span))
@@ -111,13 +112,15 @@ def _move(moves: tuple[Transfer, ...], source: FlatSpans, target: FlatSpans, dev
         _round(turn, source, target, device)
 
 
-def _round(turn: list[tuple[tuple[int, int], list[Span]]], source: FlatSpans, target: FlatSpans, device: int) -> None:
+def _round(
+    turn: list[tuple[tuple[int, int], list[Span]]], source: SpanTensors, target: SpanTensors, device: int
+) -> None:
     operations, arrivals = [], []
     for (sender, receiver), spans in turn:
         if device == sender:
             operations.append(dist.P2POp(dist.isend, source.gather(spans), receiver))
         elif device == receiver:
-            landing: Tensor = target.buffer.new_empty(sum(span.num_elements for span in spans))
+            landing: Tensor = torch.empty(sum(span.num_elements for span in spans), dtype=target.dtype)
             operations.append(dist.P2POp(dist.irecv, landing, sender))
             arrivals.append((spans, landing))
     if operations:

@@ -3,7 +3,7 @@
     weights  spans it computes with (replicated ones in full), with gradients beside them
     states   `master`, `exp_avg`, `exp_avg_sq` of the spans whose update it does (ZeRO-1)
 
-The parameters that the model's functions see are views into the flat weight buffer.
+The parameters that the model's functions see are views of these tensors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.layout import Layout, Span
 from engine.model import initial_slice
-from engine.spans import FlatSpans
+from engine.spans import SpanTensors
 
 STATES = ("master", "exp_avg", "exp_avg_sq")
 
@@ -28,9 +28,9 @@ class Shard:
     def __init__(self, layout: Layout, device: int, dtype: torch.dtype, state_dtype: torch.dtype) -> None:
         self.layout, self.device = layout, device
         held = layout.weights.get(device, ())
-        self.weights = FlatSpans(held, dtype)
-        self.grads = FlatSpans(held, dtype)
-        self.states = {name: FlatSpans(layout.states.get(device, ()), state_dtype) for name in STATES}
+        self.weights = SpanTensors(held, dtype)
+        self.grads = SpanTensors(held, dtype)
+        self.states = {name: SpanTensors(layout.states.get(device, ()), state_dtype) for name in STATES}
         self.num_updates = 0
 
     def initialise(self, seed: int) -> None:
@@ -40,7 +40,7 @@ class Shard:
                 store.view(span).copy_(_initial(span, self.layout, seed))
 
     def bind(self) -> dict[str, Tensor]:
-        """The held weights as leaf tensors by parameter name, local shape, gradients preset to the flat buffer."""
+        """The held weights as leaf tensors by parameter name, local shape, gradients preset."""
         bound = {}
         for span in self.weights.spans:
             parameter = self.layout.parameters[span.parameter]
@@ -50,7 +50,7 @@ class Shard:
             bound[parameter.name] = leaf
         return bound
 
-    def tensors(self) -> dict[str, FlatSpans]:
+    def tensors(self) -> dict[str, SpanTensors]:
         """Everything that a migration moves, by name, in the order it moves."""
         return {"weight": self.weights, **self.states}
 

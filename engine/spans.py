@@ -1,4 +1,4 @@
-"""A rank's tensors: spans of parameters in one flat buffer.
+"""A rank's tensors: spans of parameters, one 1-D tensor for each.
 
 Weights, gradients, master weights and moments are all kept this way, so copying, sending and
 digesting them is the same few lines whatever they are.
@@ -14,37 +14,37 @@ from torch import Tensor
 from engine.layout import Span
 
 
-class FlatSpans:
-    """Spans joined in one contiguous 1-D buffer.
+class SpanTensors:
+    """Spans and their elements.
 
     Args:
-        spans: disjoint, in the order they lie in the buffer.
-        dtype: of the buffer; it starts at zero.
+        spans: disjoint.
+        dtype: of the tensors; they start at zero.
+
+    Attributes:
+        tensors: one of `[num_elements]` for each span, in the order of `spans`.
     """
 
     def __init__(self, spans: Sequence[Span], dtype: torch.dtype) -> None:
-        self.spans = tuple(spans)
-        self.buffer = torch.zeros(sum(span.num_elements for span in spans), dtype=dtype)
-        self._by_parameter: dict[int, list[tuple[Span, int]]] = {}
-        offset = 0
-        for span in self.spans:
-            self._by_parameter.setdefault(span.parameter, []).append((span, offset))
-            offset += span.num_elements
+        self.spans, self.dtype = tuple(spans), dtype
+        self.tensors = tuple(torch.zeros(span.num_elements, dtype=dtype) for span in self.spans)
+        self._by_parameter: dict[int, list[tuple[Span, Tensor]]] = {}
+        for span, tensor in zip(self.spans, self.tensors, strict=True):
+            self._by_parameter.setdefault(span.parameter, []).append((span, tensor))
 
     def view(self, span: Span) -> Tensor:
-        """The part of the buffer that holds `span`, which lies inside one held span."""
-        for held, offset in self._by_parameter.get(span.parameter, []):
+        """The elements of `span`, which lies inside one held span."""
+        for held, tensor in self._by_parameter.get(span.parameter, []):
             if held.start <= span.start and span.stop <= held.stop:
-                return self.buffer[offset + span.start - held.start : offset + span.stop - held.start]
+                return tensor[span.start - held.start : span.stop - held.start]
         raise AssertionError(f"{span} is not held; held are {self.spans}")
 
     def gather(self, spans: Sequence[Span]) -> Tensor:
         """A new tensor with the given spans, one after the other."""
-        parts = [self.view(span) for span in spans]
-        return torch.cat(parts) if parts else self.buffer.new_empty(0)
+        return torch.cat([self.view(span) for span in spans]) if spans else torch.empty(0, dtype=self.dtype)
 
     def scatter(self, spans: Sequence[Span], values: Tensor) -> None:
-        """Writes `values` (spans one after the other) into the buffer."""
+        """Writes `values` (spans one after the other) to the held elements."""
         offset = 0
         for span in spans:
             self.view(span).copy_(values[offset : offset + span.num_elements])
