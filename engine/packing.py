@@ -24,12 +24,12 @@ class Packing:
     mask: Tensor
 
 
-def packing_of(batch: Batch) -> Packing | None:
-    """None for samples that are not packed: all of a sequence is one text then."""
+def packing_of(batch: Batch, device: torch.device) -> Packing | None:
+    """On `device`; None for samples that are not packed: all of a sequence is one text then."""
     if batch.documents is None or batch.positions is None:
         return None
-    documents = batch.documents
+    documents = batch.documents.to(device)
     is_same = documents[:, :, None] == documents[:, None, :]
     size = documents.shape[1]
-    is_past = torch.ones(size, size, dtype=torch.bool, device=documents.device).tril()
-    return Packing(positions=batch.positions, mask=(is_same & is_past)[:, None])
+    is_past = torch.ones(size, size, dtype=torch.bool, device=device).tril()
+    return Packing(positions=batch.positions.to(device), mask=(is_same & is_past)[:, None])

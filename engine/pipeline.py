@@ -101,7 +101,7 @@ class StageRunner:
         size = self._plan.micro_batch_size
         sample = first_sample + self._first_sequence + micro_batch * size
         batch = self._data.batch(sample, size)
-        packing = packing_of(batch)
+        packing = packing_of(batch, self._decoder.cos.device)
         if self._previous:
             x = self._receive(self._previous, tag=2 * micro_batch)
         else:

@@ -115,7 +115,7 @@ def test_documents_of_single_tokens_have_nothing_to_predict() -> None:
 
 def test_attention_sees_the_past_of_its_document() -> None:
     batch = PackedDocuments(text_of([3, 2]), 4, None).batch(0, 1)
-    packing = packing_of(batch)
+    packing = packing_of(batch, torch.device("cpu"))
     assert packing is not None
     assert packing.positions.tolist() == [[0, 1, 2, 0]]
     assert packing.mask.int().tolist() == [[[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]]]]
