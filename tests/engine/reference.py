@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from db.run_config import ModelConfig, RunConfig, TrainConfig
-from engine.data import Corpus, read_source
+from engine.data import Corpus
+from engine.data.source import read_tokens
 from engine.model import initial_slice
 from engine.parameters import parameters
 
@@ -64,19 +65,20 @@ def reference_steps(config: RunConfig, num_steps: int, order: Order | None = Non
         betas=(train.beta1, train.beta2),
         eps=train.eps,
     )
-    data = Corpus(read_source(config.data.source, config.data.max_bytes), config.model.seq_len, train.seed)
+    data = Corpus(read_tokens(config.data, config.model.vocab_size), config)
     result = []
     for step in range(num_steps):
         samples = list(range(step * train.global_batch, (step + 1) * train.global_batch))
         if order.shuffle:
             random.Random(order.shuffle * 1000 + step).shuffle(samples)
+        num_targets = sum(data.batch(sample, 1).num_targets for sample in samples)
         loss = 0.0
         for master in masters.values():
             master.grad = torch.zeros_like(master)
         for start in range(0, len(samples), size):
             weights = {name: value.detach().to(dtype).requires_grad_() for name, value in masters.items()}
             part = _summed_loss(weights, data, samples[start : start + size], config.model, order.num_parts)
-            part = part / (train.global_batch * config.model.seq_len)
+            part = part / num_targets
             part.backward()
             loss += float(part.detach())
             for name, master in masters.items():
@@ -120,13 +122,24 @@ def _initial(config: RunConfig, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def _summed_loss(w: dict[str, Tensor], data: Corpus, samples: list[int], model: ModelConfig, num_parts: int) -> Tensor:
-    pairs = [data.batch(sample, 1) for sample in samples]
-    tokens, targets = (torch.cat(column) for column in zip(*pairs, strict=True))
-    logits = _forward(tokens, w, model, num_parts).flatten(0, 1)
-    return F.cross_entropy(logits.to(_wide(logits)), targets.flatten(), reduction="sum")
+    batches = [data.batch(sample, 1) for sample in samples]
+    documents = [batch.documents for batch in batches if batch.documents is not None]
+    logits = _forward(
+        torch.cat([batch.inputs for batch in batches]), torch.cat(documents) if documents else None, w, model, num_parts
+    ).flatten(0, 1)
+    targets = torch.cat([batch.targets for batch in batches]).flatten()
+    return F.cross_entropy(logits.to(_wide(logits)), targets, reduction="sum")  # over targets but -100
 
 
-def _forward(tokens: Tensor, w: dict[str, Tensor], model: ModelConfig, num_parts: int) -> Tensor:
+def _forward(
+    tokens: Tensor, documents: Tensor | None, w: dict[str, Tensor], model: ModelConfig, num_parts: int
+) -> Tensor:
+    if documents is not None:  # each document as if it were alone
+        rows = []
+        for sequence, numbers in zip(tokens, documents, strict=True):
+            alone = [sequence[numbers == number] for number in numbers.unique()]
+            rows.append(torch.cat([_forward(document[None], None, w, model, num_parts)[0] for document in alone]))
+        return torch.stack(rows)
     x = w["embedding"][tokens]
     for layer in range(model.num_layers):
         name = f"layers.{layer}."
