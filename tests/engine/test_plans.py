@@ -49,8 +49,10 @@ def reference(dtype: str, tied: bool) -> list[ReferenceStep]:
 
 
 def train_each(rank: int, dtype: str) -> Any:
+    import engine.calibration as calibration
     import engine.trainer as module
 
+    calibration.REPETITIONS = 1
     module.calibrate = _once(module.calibrate)
     results = []
     for number in range(NUM_PLANS):
@@ -128,10 +130,12 @@ def mixed_config() -> RunConfig:
 
 
 def train_eight_and_smaller(rank: int) -> Any:
-    import engine.trainer as module
+    import engine.calibration as calibration
+    from engine.trainer import Trainer
 
+    calibration.REPETITIONS = 1
     uplink = ScriptedUplink({}) if rank == 0 else None
-    trainer = module.Trainer(mixed_config(), uplink)
+    trainer = Trainer(mixed_config(), uplink)
     trainer.train(document(1, eight_and_smaller()))
     return [message for message in uplink.sent if isinstance(message, Step)] if uplink else None
 
