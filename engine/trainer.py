@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -52,13 +53,15 @@ class Trainer:
 
     Args:
         uplink: on rank 0; `None` elsewhere.
+        checkpoints: folder of the run's checkpoints; `None`: it has none.
 
     Raises:
         ConfigError: the world has another size than the configuration, or the text does not fit.
     """
 
-    def __init__(self, config: RunConfig, uplink: Uplink | None) -> None:
+    def __init__(self, config: RunConfig, uplink: Uplink | None, *, checkpoints: Path | None = None) -> None:
         self.config, self._uplink = config, uplink
+        self._checkpoints = checkpoints
         self.device = dist.get_rank()
         if dist.get_world_size() != config.num_devices:
             raise ConfigError(
