@@ -20,8 +20,10 @@ from torch import Tensor
 from db.run_config import RunConfig
 from engine.clock import EmulatedClock, Work
 from engine.collectives import all_gather
+from engine.memory import ElementBytes, parameter_bytes
 from engine.model import Decoder
-from engine.parameters import Parameter, parameters
+from engine.parameters import Place, parameters
+from engine.precision import wide
 from engine.tensor_parallel import TensorParallel
 from planner.plan import GROUP_SIZES
 from planner.spec import ModelProfile
@@ -41,7 +43,7 @@ class _Timing:
     embed_s: float
 
 
-def calibrate(config: RunConfig, decoder: Decoder, clock: EmulatedClock, sync: Callable[[], None]) -> ModelProfile:
+def calibrate(config: RunConfig, decoder: Decoder, clock: EmulatedClock, sync: Callable[[], object]) -> ModelProfile:
     """Measures a profile; the same on every rank.
 
     Args:
@@ -55,9 +57,12 @@ def calibrate(config: RunConfig, decoder: Decoder, clock: EmulatedClock, sync: C
         timings[size] = {degree: _time_layer(config, decoder, clock, size, degree) for degree in degrees}
     rows = timings[config.train.micro_batch_sizes[0]]
     first = rows[degrees[0]]
-    activation = config.model.seq_len * config.model.hidden_size * _element_bytes(decoder.dtype)
-    all_parameters = parameters(config.model)
-    state_bytes = 5 * _element_bytes(decoder.dtype) / config.parallel.max_tp
+    activation = config.model.seq_len * config.model.hidden_size * decoder.dtype.itemsize
+    element = ElementBytes(weight=decoder.dtype.itemsize, state=wide(decoder.dtype).itemsize)
+
+    def held(*places: Place) -> float:
+        return parameter_bytes(parameters(config.model), places, config.parallel.max_tp, element)
+
     return ModelProfile(
         num_layers=config.model.num_layers,
         compute_s={b: {n: timing.compute_s for n, timing in row.items()} for b, row in timings.items()},
@@ -70,14 +75,13 @@ def calibrate(config: RunConfig, decoder: Decoder, clock: EmulatedClock, sync: C
         max_tp=config.parallel.max_tp,
         layer_bytes={
             b: tuple(
-                state_bytes * _elements(all_parameters, "layer") / config.model.num_layers
-                + flights * b * activation * _LAYER_SHARE_OF_ACTIVATIONS
+                held("layer") / config.model.num_layers + flights * b * activation * _LAYER_SHARE_OF_ACTIVATIONS
                 for flights in range(1, IN_FLIGHT_ENTRIES + 1)
             )
             for b in timings
         },
-        first_extra_bytes=state_bytes * _elements(all_parameters, "first"),
-        last_extra_bytes=state_bytes * _elements(all_parameters, "last"),
+        first_extra_bytes=held("first", "ends"),
+        last_extra_bytes=held("last", "ends"),
         reserve_bytes=0.0,
         provenance="measured",
     )
@@ -174,7 +178,7 @@ def _time_send(config: RunConfig, decoder: Decoder) -> float:
     return _agreed(_repeat(there_and_back)) / 2
 
 
-def _repeat(action: Callable[[], None]) -> float:
+def _repeat(action: Callable[[], object]) -> float:
     seconds = []
     for _ in range(REPETITIONS + 1):
         dist.barrier()
@@ -192,11 +196,3 @@ def _median_over_ranks(values: list[float]) -> list[float]:
     mine = torch.tensor(values, dtype=torch.float64)
     everyone = all_gather(mine, dist.get_world_size())
     return [float(column[~column.isnan()].median()) for column in everyone.view(-1, len(values)).T]
-
-
-def _elements(all_parameters: tuple[Parameter, ...], place: str) -> int:
-    return sum(parameter.num_elements for parameter in all_parameters if parameter.place == place)
-
-
-def _element_bytes(dtype: torch.dtype) -> int:
-    return torch.empty(0, dtype=dtype).element_size()

@@ -1,7 +1,7 @@
 """Gradient sync between pipelines, and the way back: ZeRO-1 over slices.
 
-For each bucket its owners (one a pipeline) reduce-scatter the gradients, so that each has the sum for
-its share; `engine.optimizer` updates the share's master weights; then the owners all-gather the new
+For each bucket its owners (one a pipeline, two where its ends are tied) reduce-scatter the gradients, so that each
+has the sum for its share; `engine.optimizer` updates the share's master weights; then the owners all-gather the new
 weights. Replicated parameters are updated by the owner of each slice and then gathered inside the
 TP group.
 Source: Rajbhandari et al. 2020 (ZeRO stage 1).

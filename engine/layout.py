@@ -33,7 +33,7 @@ Holdings = Mapping[int, tuple[Span, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Consecutive slices with the same owners, one owner in each pipeline.
+    """Consecutive slices with the same owners: one in each pipeline, two of weights tied across its ends.
 
     The owners reduce-scatter the bucket's gradients, each updates its share (ZeRO-1), and they
     all-gather the new weights. Shares are equally long; the last one may be padded.
@@ -162,10 +162,7 @@ def _held(place: Place, plan: Plan, parameters: Sequence[Parameter]) -> tuple[Sp
 def _buckets(plan: Plan, parameters: Sequence[Parameter], num_slices: int) -> tuple[Bucket, ...]:
     owned: dict[tuple[int, ...], list[Span]] = {}
     for parameter in parameters:
-        stages = [
-            next(stage for stage in pipeline.stages if parameter.is_on(stage.layers, plan.num_layers))
-            for pipeline in plan.pipelines
-        ]
+        stages = [stage for _, _, stage in plan.places() if parameter.is_on(stage.layers, plan.num_layers)]
         part = parameter.num_elements // num_slices
         for number in range(num_slices):
             owners = tuple(sorted(stage.devices[number * stage.tp_degree // num_slices] for stage in stages))

@@ -1,23 +1,31 @@
-"""The update of one rank's share of master weights: AdamW.
+"""The update of one rank's share of master weights: clipping by the global norm, then AdamW.
 
-`engine.gradient_sync` brings the summed gradient of the share and spreads the new weights.
-Source: Loshchilov and Hutter 2019 (AdamW).
+`engine.gradient_sync` brings the summed gradient of the share and spreads the new weights. The shares
+of all ranks are a partition of all elements, so the norm is one sum over the world.
+Source: Loshchilov and Hutter 2019 (AdamW); Pascanu et al. 2013 (clipping by norm).
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from db.run_config import TrainConfig
 from engine.gradient_sync import GradientSync
 from engine.groups import Groups
 from engine.shard import Shard
 
+_TINY = 1e-6
+"""Keeps the clipping factor finite; the value of `torch.nn.utils.clip_grad_norm_`."""
+
 
 class Optimizer:
     """Updates one rank's shard.
 
-    Collective: `step` is called by every rank after its last backward.
+    Collective: `step` is called by every rank of the world after its last backward, standby ones too.
     """
 
     def __init__(self, shard: Shard, groups: Groups, config: TrainConfig) -> None:
@@ -26,18 +34,39 @@ class Optimizer:
         parameters = shard.layout.parameters
         self._is_decayed = [parameters[span.parameter].is_decayed for span in shard.states["master"].spans]
 
-    def step(self) -> None:
-        """Sums gradients over pipelines, updates, and brings the new weights to every holder."""
-        self._shard.num_updates += 1
-        if self._shard.device in self._shard.layout.places:
-            self._update(self._sync.reduce())
-            self._sync.spread()
+    def step(self, learning_rate: float) -> float:
+        """Sums gradients over pipelines, clips, updates, and brings the new weights to every holder.
 
-    def _update(self, gradients: list[torch.Tensor]) -> None:
+        If the norm is not finite, no rank updates anything: weights, moments and `num_updates` stay,
+        the gradients are dropped.
+
+        Returns:
+            The global norm of the gradient before clipping, the same on every rank.
+        """
+        is_computing = self._shard.device in self._shard.layout.places
+        gradients = self._sync.reduce() if is_computing else []
+        norm = _global_norm(gradients)
+        if not math.isfinite(norm):
+            torch._foreach_zero_(self._shard.grads.tensors)
+            return norm
+        self._shard.num_updates += 1
+        if is_computing:
+            self._clip(gradients, norm)
+            self._update(gradients, learning_rate)
+            self._sync.spread()
+        return norm
+
+    def _clip(self, gradients: list[Tensor], norm: float) -> None:
+        most = self._config.max_grad_norm
+        if most and norm + _TINY > most:
+            for gradient in gradients:
+                gradient.mul_(most / (norm + _TINY))
+
+    def _update(self, gradients: list[Tensor], learning_rate: float) -> None:
         config, num_updates = self._config, self._shard.num_updates
         masters, means, squares = (self._shard.states[name].tensors for name in ("master", "exp_avg", "exp_avg_sq"))
-        keep = 1 - config.learning_rate * config.weight_decay
-        rate = -config.learning_rate / (1 - config.beta1**num_updates)
+        keep = 1 - learning_rate * config.weight_decay
+        rate = -learning_rate / (1 - config.beta1**num_updates)
         for master, mean, square, gradient, is_decayed in zip(
             masters, means, squares, gradients, self._is_decayed, strict=True
         ):
@@ -47,3 +76,11 @@ class Optimizer:
             if is_decayed:
                 master.mul_(keep)
             master.addcdiv_(mean, scale, value=rate)
+
+
+def _global_norm(gradients: list[Tensor]) -> float:
+    """Norm over the gradients of all ranks, in float64. Collective: all ranks of the world."""
+    squares = [torch.linalg.vector_norm(gradient, dtype=torch.float64) ** 2 for gradient in gradients]
+    total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
+    dist.all_reduce(total)
+    return math.sqrt(float(total))

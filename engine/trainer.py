@@ -22,14 +22,17 @@ from engine.calibration import LayerProbe, calibrate
 from engine.clock import EmulatedClock, Emulation, Work
 from engine.data import BYTE_VALUES, Corpus, read_source
 from engine.errors import ConfigError
+from engine.flops import mfu, peak_flops
 from engine.groups import Groups, needed_groups
 from engine.identity import identity
 from engine.layout import Layout, layout
+from engine.learning_rate import learning_rate
 from engine.migration import migrate
 from engine.model import Decoder
 from engine.optimizer import Optimizer
 from engine.parameters import parameters
 from engine.pipeline import StageRunner
+from engine.precision import DTYPES, wide
 from engine.shard import Shard
 from engine.tensor_parallel import TensorParallel
 from engine.uplink import Uplink
@@ -39,7 +42,6 @@ from planner.validate import check
 
 log = logging.getLogger("malleus.engine")
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 PAUSE_POLL_S = 1.0
 NUM_PROBES = 2
 
@@ -80,7 +82,9 @@ class Trainer:
         self._probe = LayerProbe(config, self._decoder, TensorParallel((self.device,), 0, self.clock))
         self._groups = Groups()
         self._profile: ModelProfile | None = None
+        self._peak_flops = peak_flops(config)
         self.step = 0
+        self.num_skipped_updates = 0
         self._phase: Phase = "first"
         self._document: Desired | None = None
         self._refused: int | None = None
@@ -111,12 +115,12 @@ class Trainer:
     def _start(self, first: Desired, plan: Plan) -> None:
         spread = self._laid_out(plan)
         self._groups.prepare(needed_groups(spread))
-        self.shard = Shard(spread, self.device, self._dtype, self._dtype)
+        self.shard = self._new_shard(spread)
         self.shard.initialise(self.config.train.seed)
         self._say_hello()
         started = time.perf_counter()
-        scratch = Optimizer(Shard(spread, self.device, self._dtype, self._dtype), self._groups, self.config.train)
-        self._profile = calibrate(self.config, self._decoder, self.clock, scratch.step)
+        scratch = Optimizer(self._new_shard(spread), self._groups, self.config.train)
+        self._profile = calibrate(self.config, self._decoder, self.clock, lambda: scratch.step(0.0))
         if self._uplink:
             self._uplink.send(Profile, profile=self._profile.to_json(), seconds=time.perf_counter() - started)
             self._uplink.set_state("training", step=self.step)
@@ -230,7 +234,9 @@ class Trainer:
                 self._probe.run(plan.micro_batch_size)
             units = NUM_PROBES
         seconds = self.clock.take()
-        self._optimizer.step()
+        rate = learning_rate(config.train, self.step)
+        norm = self._optimizer.step(rate)
+        self._count_skipped(norm)
         desired = self._uplink.desired() if self._uplink else None
         changed = desired.version if desired and self._document and desired.version != self._document.version else 0
         told = exchange(
@@ -242,7 +248,7 @@ class Trainer:
         )
         self._check_samples(told, first_sample)
         if self._uplink:
-            self._report(told, time.perf_counter() - started, first_sample)
+            self._report(told, time.perf_counter() - started, first_sample, norm, rate)
         self._phase = "train"
         self.step += 1
         return told
@@ -260,7 +266,7 @@ class Trainer:
             f"it consumed {told.num_samples} with sum {told.sum_samples} instead of {total}"
         )
 
-    def _report(self, told: Exchanged, step_s: float, first_sample: int) -> None:
+    def _report(self, told: Exchanged, step_s: float, first_sample: int, norm: float, rate: float) -> None:
         assert self._uplink is not None
         train = self.config.train
         self._uplink.send(
@@ -274,7 +280,25 @@ class Trainer:
             samples=(first_sample, first_sample + train.global_batch),
             rates=told.rates,
             compute_s=told.compute_s,
+            grad_norm=norm,
+            learning_rate=rate,
+            mfu=mfu(self.config, step_s, self._peak_flops),
         )
+
+    def _count_skipped(self, norm: float) -> None:
+        if math.isfinite(norm):
+            return
+        self.num_skipped_updates += 1
+        if self._uplink:
+            log.warning(
+                "step %d: gradient norm is %s, no weight is updated (skipped so far: %d)",
+                self.step,
+                norm,
+                self.num_skipped_updates,
+            )
+
+    def _new_shard(self, spread: Layout) -> Shard:
+        return Shard(spread, self.device, self._dtype, wide(self._dtype))
 
     def _laid_out(self, plan: Plan) -> Layout:
         return layout(plan, self._parameters, self.config.parallel.max_tp)
