@@ -105,7 +105,7 @@ class Profile(_Telemetry):
     seconds: float
 
 
-Phase = Literal["train", "first", "switch", "checkpoint"]
+Phase = Literal["train", "first", "switch", "checkpoint", "evaluation"]
 
 
 class Step(_Telemetry):
