@@ -12,6 +12,7 @@ import typer
 
 from app.commands.output import JsonOption, print_json, seconds
 from app.commands.surroundings import open_store, person
+from db.errors import InputError
 from db.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,15 +26,23 @@ def train(
     follow: Annotated[
         bool, typer.Option("--follow/--detach", help="Wait for the end, or go on in the background.")
     ] = True,
+    trace_step: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Write a trace of this step (chrome://tracing, Perfetto); needs --follow.", show_default=False
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a run on this machine and register it. Ctrl-C stops it after the step it is in; twice kills it."""
-    from app.local import trainer
+    from app.local import commands, trainer
     from app.local.stop_signals import StopSignals
     from db import runs
     from db.run_config import RunConfig
 
     settings = Settings.from_env()
+    if trace_step is not None and not follow:
+        raise InputError("--trace-step needs --follow")
     checked = trainer.with_absolute_source(RunConfig.from_file(config), Path.cwd())
     plan = trainer.first_plan(checked)
     with open_store(settings) as store:
@@ -48,15 +57,24 @@ def train(
                 return
             progress = _Progress(as_json=as_json)
             ended = trainer.follow(
-                trainer.Trainer(store, settings, run),
+                trainer.Trainer(store, settings, run)
+                if trace_step is None
+                else trainer.Trainer(store, settings, run, engine=commands.torchrun_with_trace(trace_step)),
                 signals,
                 actor=person(),
                 on_stopping=lambda: _say(f"run {run.id}: stopping; Ctrl-C again kills it", as_json=as_json),
                 on_progress=progress.show,
             )
     _report(ended, settings, as_json=as_json)
+    if trace_step is not None:
+        _say_trace(commands.trace_path(commands.run_folder(settings, run.id), trace_step), as_json=as_json)
     if ended.status not in ("finished", "stopped"):
         raise typer.Exit(1)
+
+
+def _say_trace(path: Path, *, as_json: bool) -> None:
+    found = path.exists()
+    _say(f"trace: {path}" if found else "trace: none, the run did not reach that step", as_json=as_json)
 
 
 class _Progress:
