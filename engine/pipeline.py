@@ -20,15 +20,13 @@ from engine.gradient_sync import GradientSync
 from engine.layout import Place
 from engine.links import Transfer
 from engine.model import Decoder
+from engine.packing import Packing, packing_of
 from engine.schedule import Action, forward_only, one_f_one_b, receivers_of, sender_of
 from engine.tensor_parallel import TensorParallel
 from planner.plan import Plan
 
 POSTED_AHEAD = 2
 """Actions whose receives are posted beyond the one that computes: one from either neighbour in 1F1B."""
-
-
-FIRST_EVALUATION_SAMPLE = 1 << 40
 
 
 @dataclass(slots=True)
@@ -40,6 +38,7 @@ class _InFlight:
     """
 
     layers: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    packing: Packing | None = None
     embedded: Tensor | None = None
     loss_input: Tensor | None = None
     loss: Tensor | None = None
@@ -92,7 +91,7 @@ class StageRunner:
 
         Args:
             first_sample: global index of the step's first sample.
-            num_tokens: tokens of the global batch, the weight of the loss.
+            num_tokens: targets of the global batch that count, the weight of the loss.
             sync: is told of each layer that the step's last backward has passed.
 
         Returns:
@@ -118,7 +117,8 @@ class StageRunner:
         """Forward of one global batch that is not trained on, by the same division into micro-batches.
 
         Args:
-            first_sample: index of its first evaluation sample; num_tokens: its tokens.
+            first_sample: index of its first evaluation sample.
+            num_tokens: targets of the whole evaluation that count, the weight of the loss.
 
         Returns:
             As `run_step`.
@@ -145,41 +145,37 @@ class StageRunner:
 
     def _forward(self, action: Action, first_sample: int, num_tokens: int) -> float:
         flight = self._flights[action.micro_batch] = _InFlight()
-        sample = self._sample(action, first_sample)
+        sample, size = self._sample(action, first_sample), self._plan.micro_batch_size
+        batch = self._data.batch(sample, size)
+        flight.packing = packing_of(batch, self._decoder.cos.device)
         if self._previous:
             x = self._received(action)
         else:
-            size = self._plan.micro_batch_size
-            inputs, _ = self._data.batch(sample, size)
             if self._place.tp_rank == 0:
                 self.consumed += range(sample, sample + size)
-            x = flight.embedded = self._decoder.embed(inputs, self._weights, self._tp)
+            x = flight.embedded = self._decoder.embed(batch.inputs, self._weights, self._tp)
         with self._layer_span("forward"), torch.set_grad_enabled(not self._is_recomputing):
             for _, weights in self._layers:
                 x_in = x.detach().requires_grad_()
-                x = self._decoder.layer(x_in, weights, self._tp)
+                x = self._decoder.layer(x_in, weights, self._tp, flight.packing)
                 flight.layers.append((x_in, None if self._is_recomputing else x))
         if self._next:
             self._send(x.detach(), self._next, tag=2 * action.micro_batch)
             return 0.0
-        _, targets = self._data.batch(sample, self._plan.micro_batch_size)
         flight.loss_input = x.detach().requires_grad_()
-        flight.loss = self._decoder.loss(flight.loss_input, targets, self._weights, self._tp) / num_tokens
+        flight.loss = self._decoder.loss(flight.loss_input, batch.targets, self._weights, self._tp) / num_tokens
         return float(flight.loss.detach()) if self._place.tp_rank == 0 else 0.0
 
     def _evaluated(self, action: Action, first_sample: int, num_tokens: int) -> float:
-        sample, size = self._sample(action, first_sample), self._plan.micro_batch_size
-        if self._previous:
-            x = self._received(action)
-        else:
-            x = self._decoder.embed(_evaluation_batch(self._data, sample, size)[0], self._weights, self._tp)
+        batch = self._data.evaluation_batch(self._sample(action, first_sample), self._plan.micro_batch_size)
+        packing = packing_of(batch, self._decoder.cos.device)
+        x = self._received(action) if self._previous else self._decoder.embed(batch.inputs, self._weights, self._tp)
         for _, weights in self._layers:
-            x = self._decoder.layer(x, weights, self._tp)
+            x = self._decoder.layer(x, weights, self._tp, packing)
         if self._next:
             self._send(x, self._next, tag=2 * action.micro_batch)
             return 0.0
-        _, targets = _evaluation_batch(self._data, sample, size)
-        loss = self._decoder.loss(x, targets, self._weights, self._tp) / num_tokens
+        loss = self._decoder.loss(x, batch.targets, self._weights, self._tp) / num_tokens
         return float(loss) if self._place.tp_rank == 0 else 0.0
 
     def _backward(self, action: Action, sync: GradientSync | None) -> None:
@@ -197,7 +193,7 @@ class StageRunner:
             for layer, weights in reversed(self._layers):
                 x_in, x = flight.layers.pop()
                 if x is None:
-                    x = self._decoder.layer(x_in, weights, self._tp)
+                    x = self._decoder.layer(x_in, weights, self._tp, flight.packing)
                 clock.start(Work.BACKWARD)
                 torch.autograd.backward(x, grad)
                 clock.drop()
@@ -240,11 +236,6 @@ class StageRunner:
         with self._tp.recorder.span("send", "send"):
             for index in receivers_of(self._place.tp_rank, self._place.stage.tp_degree, len(receivers)):
                 self._sending.append(self._tp.links.send(x, receivers[index], tag))
-
-
-def _evaluation_batch(data: Corpus, first: int, num_sequences: int) -> tuple[Tensor, Tensor]:
-    """Evaluation samples: far beyond any that training reaches."""
-    return data.batch(FIRST_EVALUATION_SAMPLE + first, num_sequences)
 
 
 def _of_layer(weights: dict[str, Tensor], layer: int) -> dict[str, Tensor]:

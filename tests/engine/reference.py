@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from db.run_config import ModelConfig, RunConfig, TrainConfig
-from engine.data import Corpus, read_source
+from engine.data import Corpus
+from engine.data.batch import Batch
+from engine.data.source import read_tokens
 from engine.model import initial_slice
 from engine.parameters import parameters
 
@@ -38,11 +41,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceStep:
-    """Mean loss, global gradient norm before clipping, and learning rate of a step."""
+    """Mean loss, global gradient norm before clipping, and learning rate of a step.
+
+    `evaluation`: mean loss on evaluation samples before the step, NaN where the run does not evaluate.
+    """
 
     loss: float
     grad_norm: float
     learning_rate: float
+    evaluation: float = math.nan
 
 
 def reference_losses(config: RunConfig, num_steps: int) -> list[float]:
@@ -64,19 +71,21 @@ def reference_steps(config: RunConfig, num_steps: int, order: Order | None = Non
         betas=(train.beta1, train.beta2),
         eps=train.eps,
     )
-    data = Corpus(read_source(config.data.source, config.data.max_bytes), config.model.seq_len, train.seed)
+    data = Corpus(read_tokens(config.data, config.model.vocab_size), config)
     result = []
     for step in range(num_steps):
         samples = list(range(step * train.global_batch, (step + 1) * train.global_batch))
         if order.shuffle:
             random.Random(order.shuffle * 1000 + step).shuffle(samples)
+        is_evaluated = train.eval_every and step and step % train.eval_every == 0
+        evaluation = _evaluation(config, data, masters, dtype, order.num_parts) if is_evaluated else math.nan
         loss = 0.0
         for master in masters.values():
             master.grad = torch.zeros_like(master)
         for start in range(0, len(samples), size):
             weights = {name: value.detach().to(dtype).requires_grad_() for name, value in masters.items()}
-            part = _summed_loss(weights, data, samples[start : start + size], config.model, order.num_parts)
-            part = part / (train.global_batch * config.model.seq_len)
+            part = _summed_loss(weights, data.batch, samples[start : start + size], config.model, order.num_parts)
+            part = part / data.num_targets(step * train.global_batch, train.global_batch)
             part.backward()
             loss += float(part.detach())
             for name, master in masters.items():
@@ -88,7 +97,7 @@ def reference_steps(config: RunConfig, num_steps: int, order: Order | None = Non
         for group in optimizer.param_groups:
             group["lr"] = _rate(train, step)
         optimizer.step()
-        result.append(ReferenceStep(loss=loss, grad_norm=norm, learning_rate=_rate(train, step)))
+        result.append(ReferenceStep(loss=loss, grad_norm=norm, learning_rate=_rate(train, step), evaluation=evaluation))
     return result
 
 
@@ -119,14 +128,39 @@ def _initial(config: RunConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     return result
 
 
-def _summed_loss(w: dict[str, Tensor], data: Corpus, samples: list[int], model: ModelConfig, num_parts: int) -> Tensor:
-    pairs = [data.batch(sample, 1) for sample in samples]
-    tokens, targets = (torch.cat(column) for column in zip(*pairs, strict=True))
-    logits = _forward(tokens, w, model, num_parts).flatten(0, 1)
-    return F.cross_entropy(logits.to(_wide(logits)), targets.flatten(), reduction="sum")
+def _evaluation(
+    config: RunConfig, data: Corpus, masters: dict[str, Tensor], dtype: torch.dtype, num_parts: int
+) -> float:
+    count = config.train.eval_batches * config.train.global_batch
+    weights = {name: value.detach().to(dtype) for name, value in masters.items()}
+    total = _summed_loss(weights, data.evaluation_batch, list(range(count)), config.model, num_parts)
+    return float(total) / data.num_evaluation_targets(0, count)
 
 
-def _forward(tokens: Tensor, w: dict[str, Tensor], model: ModelConfig, num_parts: int) -> Tensor:
+def _summed_loss(
+    w: dict[str, Tensor],
+    batches: Callable[[int, int], Batch],
+    samples: list[int],
+    model: ModelConfig,
+    num_parts: int,
+) -> Tensor:
+    total = torch.zeros(())
+    for sample in samples:
+        batch = batches(sample, 1)
+        logits = _forward(batch.inputs, batch.documents, w, model, num_parts).flatten(0, 1)
+        total = total + F.cross_entropy(logits.to(_wide(logits)), batch.targets.flatten(), reduction="sum")
+    return total
+
+
+def _forward(
+    tokens: Tensor, documents: Tensor | None, w: dict[str, Tensor], model: ModelConfig, num_parts: int
+) -> Tensor:
+    if documents is not None:  # each document as if it were alone
+        rows = []
+        for sequence, numbers in zip(tokens, documents, strict=True):
+            alone = [sequence[numbers == number] for number in numbers.unique()]
+            rows.append(torch.cat([_forward(document[None], None, w, model, num_parts)[0] for document in alone]))
+        return torch.stack(rows)
     x = w["embedding"][tokens]
     for layer in range(model.num_layers):
         name = f"layers.{layer}."
