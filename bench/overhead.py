@@ -84,7 +84,7 @@ def _document(version: int, plan: Plan, rates: dict[int, float] | None = None) -
 def _overhead(arguments: argparse.Namespace) -> dict[str, Any]:
     config = _config(arguments.layer_s)
     with tempfile.TemporaryDirectory() as home, EmbeddedBroker(home) as broker:
-        url = broker.url()
+        url = broker.url
         ranks = run_world(config.num_devices, _overhead_rank, url, arguments)
     controlled, bare = ranks[0]["controlled"], ranks[0]["bare"]
     return {

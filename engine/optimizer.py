@@ -48,7 +48,8 @@ class Optimizer:
         gradients = self.sync.reduce() if is_computing else []
         norm = _global_norm(gradients, self._links)
         if not math.isfinite(norm):
-            torch._foreach_zero_(self._shard.grads.tensors)
+            for gradient in self._shard.grads.tensors:
+                gradient.zero_()
             return norm
         self._shard.num_updates += 1
         if is_computing:

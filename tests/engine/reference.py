@@ -79,13 +79,14 @@ def reference_steps(config: RunConfig, num_steps: int, order: Order | None = Non
             random.Random(order.shuffle * 1000 + step).shuffle(samples)
         is_evaluated = train.eval_every and step and step % train.eval_every == 0
         evaluation = _evaluation(config, data, masters, dtype, order.num_parts) if is_evaluated else math.nan
+        num_targets = sum(data.batch(sample, 1).num_targets for sample in samples)
         loss = 0.0
         for master in masters.values():
             master.grad = torch.zeros_like(master)
         for start in range(0, len(samples), size):
             weights = {name: value.detach().to(dtype).requires_grad_() for name, value in masters.items()}
             part = _summed_loss(weights, data.batch, samples[start : start + size], config.model, order.num_parts)
-            part = part / data.num_targets(step * train.global_batch, train.global_batch)
+            part = part / num_targets
             part.backward()
             loss += float(part.detach())
             for name, master in masters.items():
@@ -139,17 +140,18 @@ def _evaluation(
 
 def _summed_loss(
     w: dict[str, Tensor],
-    batches: Callable[[int, int], Batch],
+    batch_of: Callable[[int, int], Batch],
     samples: list[int],
     model: ModelConfig,
     num_parts: int,
 ) -> Tensor:
-    total = torch.zeros(())
-    for sample in samples:
-        batch = batches(sample, 1)
-        logits = _forward(batch.inputs, batch.documents, w, model, num_parts).flatten(0, 1)
-        total = total + F.cross_entropy(logits.to(_wide(logits)), batch.targets.flatten(), reduction="sum")
-    return total
+    batches = [batch_of(sample, 1) for sample in samples]
+    documents = [batch.documents for batch in batches if batch.documents is not None]
+    logits = _forward(
+        torch.cat([batch.inputs for batch in batches]), torch.cat(documents) if documents else None, w, model, num_parts
+    ).flatten(0, 1)
+    targets = torch.cat([batch.targets for batch in batches]).flatten()
+    return F.cross_entropy(logits.to(_wide(logits)), targets, reduction="sum")  # over targets but -100
 
 
 def _forward(
