@@ -12,8 +12,9 @@ from torch import Tensor
 
 from engine.digest import SCRATCH_BYTES, as_hex, span_digests, weight_census
 from engine.layout import Span
+from tests.engine.layouts import layout_of
 from tests.engine.ledger import Ledger
-from tests.engine.test_layout import PARAMETERS, SEEDS, covered, layout_of
+from tests.engine.test_layout import SEEDS, covered
 
 MASK = (1 << 64) - 1
 
@@ -79,13 +80,13 @@ def test_digests_need_little_memory() -> None:
         assert held < ledger.peak_bytes <= held + SCRATCH_BYTES
 
 
-@given(SEEDS)
+@given(SEEDS, st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_first_holders_hold_every_element_once(seed: int) -> None:
-    spread = layout_of(seed)
+def test_first_holders_hold_every_element_once(seed: int, is_tied: bool) -> None:
+    spread = layout_of(seed, is_tied=is_tied)
     counted = weight_census(spread)
     primary = {device: tuple(spans) for device, spans in counted.primary.items()}
-    for parameter in PARAMETERS:
+    for parameter in spread.parameters:
         assert set(covered(primary, parameter)) == {1}
         assert set(covered(spread.weights, parameter)) == {counted.num_copies[parameter.index]}
 

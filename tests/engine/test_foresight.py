@@ -14,7 +14,7 @@ from engine.errors import LayoutError
 from engine.foresight import Foresight
 from engine.layout import Layout
 from engine.preparation import ItemBytes, Preparation, prepare
-from tests.engine.test_layout import layout_of
+from tests.engine.layouts import layout_of
 
 NOW = layout_of(1)
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from engine.layout import Layout, Span
 from engine.preparation import ItemBytes, Preparation, prepare
 from engine.shard import Shard
+from tests.engine.layouts import layout_of
 from tests.engine.ledger import Ledger
-from tests.engine.test_layout import PARAMETERS, layout_of
+from tests.engine.test_layout import PARAMETERS
 from tests.engine.world import ScriptedUplink, run_world
 
 SIZE = ItemBytes(weight=4, gradient=4, state=4)

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from db.run_config import ModelConfig
 from engine.layout import Holdings, Layout, layout
-from engine.parameters import Parameter, parameters
+from engine.parameters import parameters
 from engine.preparation import ItemBytes, Preparation, prepare
 from engine.rounds import DIRECT_BYTES
 from planner.plan import Plan, even_plan
+from tests.engine.layouts import layout_of
 from tests.engine.plans import random_plan
-from tests.engine.test_layout import PARAMETERS, SEEDS, layout_of
+from tests.engine.test_layout import PARAMETERS, SEEDS
 
 STORES = ("weight", "master", "exp_avg", "exp_avg_sq")
 FLOATS = ItemBytes(weight=4, gradient=4, state=4)
@@ -25,8 +26,11 @@ def node_of(device: int) -> int:
     return device // 4
 
 
-def prepared(one: int, other: int, size: ItemBytes = FLOATS, bucket_bytes: int = 1_000) -> Preparation:
-    return prepare(layout_of(one), layout_of(other), node_of, size, bucket_bytes)
+def prepared(
+    one: int, other: int, size: ItemBytes = FLOATS, bucket_bytes: int = 1_000, *, is_tied: bool = False
+) -> Preparation:
+    old, new = layout_of(one, is_tied=is_tied), layout_of(other, is_tied=is_tied)
+    return prepare(old, new, node_of, size, bucket_bytes)
 
 
 @given(SEEDS, SEEDS, BUCKETS)
@@ -37,13 +41,13 @@ def test_every_unit_is_in_one_round(one: int, other: int, bucket_bytes: int) -> 
     assert sorted(units) == sorted((store, parameter.index) for store in STORES for parameter in PARAMETERS)
 
 
-@given(SEEDS, SEEDS, BUCKETS, st.sampled_from([FLOATS, MIXED]))
+@given(SEEDS, SEEDS, BUCKETS, st.sampled_from([FLOATS, MIXED]), st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_no_device_holds_two_buckets_more_than_before_or_after(
-    one: int, other: int, bucket_bytes: int, size: ItemBytes
+    one: int, other: int, bucket_bytes: int, size: ItemBytes, is_tied: bool
 ) -> None:
-    ready = prepared(one, other, size, bucket_bytes)
-    largest = largest_part(ready, PARAMETERS, size)
+    ready = prepared(one, other, size, bucket_bytes, is_tied=is_tied)
+    largest = largest_part(ready, size)
     assert ready.itinerary.bucket_bytes == max(bucket_bytes, largest)
     extra = replayed(ready, size)
     assert extra == {device: max(0, most) for device, most in ready.itinerary.extra_bytes.items()}
@@ -63,7 +67,7 @@ def test_a_large_model_needs_two_buckets_at_most(seed: int) -> None:
     )
     ready = prepare(first, second, lambda device: device // 8, FLOATS)
     assert max(replayed(ready, FLOATS).values()) <= 2 * ready.itinerary.bucket_bytes
-    assert ready.itinerary.bucket_bytes == max(16 << 20, largest_part(ready, held, FLOATS))
+    assert ready.itinerary.bucket_bytes == max(16 << 20, largest_part(ready, FLOATS))
 
 
 def test_swapped_stages_alternate_between_giving_and_taking() -> None:
@@ -120,7 +124,7 @@ def elements(held: Holdings, device: int) -> set[tuple[int, int]]:
     return {(span.parameter, number) for span in held.get(device, ()) for number in range(span.start, span.stop)}
 
 
-def largest_part(ready: Preparation, held: tuple[Parameter, ...], size: ItemBytes) -> int:
+def largest_part(ready: Preparation, size: ItemBytes) -> int:
     """The most bytes of one parameter in one tensor that a device takes over."""
     largest = 0
     for store, item in (("weight", size.weight), ("master", size.state)):

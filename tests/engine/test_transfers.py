@@ -9,7 +9,8 @@ from engine.layout import Span, layout
 from engine.parameters import parameters
 from engine.transfers import Transfer, elements_sent, sent_by, transfers
 from planner.plan import even_plan
-from tests.engine.test_layout import SEEDS, layout_of
+from tests.engine.layouts import layout_of
+from tests.engine.test_layout import SEEDS
 
 
 def node_of(device: int) -> int:
