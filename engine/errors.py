@@ -4,6 +4,9 @@ ValueError
 └── EngineError
     ├── ConfigError      configuration, data source or world size do not fit together
     └── LayoutError      a plan cannot be laid out on this model
+
+RuntimeError
+└── MigrationError       state was damaged on the way to a new plan and on the way back
 """
 
 from __future__ import annotations
@@ -19,3 +22,7 @@ class ConfigError(EngineError):
 
 class LayoutError(EngineError):
     """A plan cannot be laid out on this model."""
+
+
+class MigrationError(RuntimeError):
+    """State could be brought neither to the new layout nor back: the run must start from a checkpoint."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.layout import Layout, Span
 from engine.model import initial_slice
-from engine.spans import SpanTensors
+from engine.spans import CPU, SpanTensors
 
 STATES = ("master", "exp_avg", "exp_avg_sq")
 
@@ -25,15 +25,33 @@ class Shard:
 
     Args:
         dtype: of weights; `state_dtype` of gradient sums, master weights and moments.
+        torch_device: where they live.
+        is_hollow: no span has a tensor yet; a migration brings them.
     """
 
-    def __init__(self, layout: Layout, device: int, dtype: torch.dtype, state_dtype: torch.dtype) -> None:
-        self.layout, self.device = layout, device
-        held = layout.weights.get(device, ())
-        self.weights = SpanTensors(held, dtype)
-        self.grads = SpanTensors(held, state_dtype)
-        self.states = {name: SpanTensors(layout.states.get(device, ()), state_dtype) for name in STATES}
+    def __init__(
+        self,
+        layout: Layout,
+        device: int,
+        dtype: torch.dtype,
+        state_dtype: torch.dtype,
+        torch_device: torch.device = CPU,
+        *,
+        is_hollow: bool = False,
+    ) -> None:
+        self.layout, self.device, self.torch_device = layout, device, torch_device
+        held, kept = layout.weights.get(device, ()), layout.states.get(device, ())
+        self.weights = SpanTensors(held, dtype, torch_device, is_hollow=is_hollow)
+        self.grads = SpanTensors(held, state_dtype, torch_device, is_hollow=is_hollow)
+        self.states = {name: SpanTensors(kept, state_dtype, torch_device, is_hollow=is_hollow) for name in STATES}
         self.num_updates = 0
+
+    def successor(self, layout: Layout) -> Shard:
+        """This rank's shard under another layout, still hollow."""
+        dtype, state_dtype = self.weights.dtype, self.states["master"].dtype
+        after = Shard(layout, self.device, dtype, state_dtype, self.torch_device, is_hollow=True)
+        after.num_updates = self.num_updates
+        return after
 
     def initialise(self, seed: int) -> None:
         """Fills weights and master weights with the model's starting values; moments stay zero."""
@@ -59,6 +77,16 @@ class Shard:
                 leaf.register_post_accumulate_grad_hook(_adder(total))
             bound[parameter.name] = leaf
         return bound
+
+    def drop_gradients(self) -> None:
+        """Lets go of the gradients, which are zero at a step boundary; `renew_gradients` brings them back."""
+        for span in self.grads.spans:
+            self.grads.release(span)
+
+    def renew_gradients(self) -> None:
+        """Gradients of zero for every held weight."""
+        for span in self.grads.spans:
+            self.grads.allocate(span)
 
     def tensors(self) -> dict[str, SpanTensors]:
         """Everything that a migration moves, by name, in the order it moves."""

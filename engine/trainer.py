@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,6 +28,7 @@ from engine.data import Corpus
 from engine.data.sharing import shared_tokens
 from engine.errors import ConfigError
 from engine.flops import mfu, peak_flops
+from engine.foresight import Foresight
 from engine.groups import Groups, needed_groups
 from engine.identity import identity
 from engine.layout import Layout, layout
@@ -36,6 +39,7 @@ from engine.optimizer import Optimizer
 from engine.parameters import parameters
 from engine.pipeline import StageRunner
 from engine.precision import DTYPES, wide
+from engine.preparation import ItemBytes, Preparation, prepare
 from engine.shard import Shard
 from engine.socket_links import connect
 from engine.step_trace import Recorder, TraceRequest, write
@@ -48,6 +52,7 @@ from planner.validate import check
 log = logging.getLogger("malleus.engine")
 
 PAUSE_POLL_S = 1.0
+PROGRESS_S = 1.0
 NUM_PROBES = 2
 
 
@@ -115,6 +120,12 @@ class Trainer:
         """
         plan = self._checked(Plan.from_json(first.plan))
         self._start(first, plan)
+        try:
+            return self._run()
+        finally:
+            self._foresight.close()
+
+    def _run(self) -> str:
         newest = 0
         while self.step < self.config.train.num_steps:
             self._obey(newest)
@@ -141,6 +152,8 @@ class Trainer:
             self._uplink.send(Profile, profile=self._profile.to_json(), seconds=time.perf_counter() - started)
             self._uplink.set_state("training", step=self.step)
         self._plan_version = first.plan_version
+        store = dist.distributed_c10d._get_default_store()
+        self._foresight = Foresight(store, self._offered if self._uplink else None, self._prepare)
         self._take_up(self.shard)
         self._apply_document(first)
 
@@ -187,22 +200,21 @@ class Trainer:
             self._uplink.applied(document.version)
 
     def _switch(self, document: Desired) -> None:
-        dist.barrier()
         started = time.perf_counter()
-        from_version = self._plan_version
+        from_version, old = self._plan_version, self.shard
+        self._let_go()
         outcome = migrate(
-            self.shard,
-            lambda: self._laid_out(self._checked(Plan.from_json(document.plan))),
+            old,
+            lambda: self._foresight.take(old.layout, document.plan),
             self._groups,
-            lambda device: device // self.config.cluster.devices_per_node,
+            on_progress=self._progress(),
         )
         if outcome.reason:
             self._refused = document.plan_version
         else:
             self._plan_version, self._refused = document.plan_version, None
-            self._take_up(outcome.shard)
+        self._take_up(outcome.shard)
         self._phase = "switch"
-        dist.barrier()
         if self._uplink:
             self._uplink.applied(document.version)
             self._uplink.send(
@@ -219,9 +231,39 @@ class Trainer:
                 digests_after=outcome.digests_after,
             )
 
+    def _prepare(self, old: Layout, document: Mapping[str, Any]) -> Preparation:
+        """The way from `old` to a plan. Runs in the background too."""
+        new = self._laid_out(self._checked(Plan.from_json(document)))
+        weight, gradient = self.shard.weights.dtype.itemsize, self.shard.grads.dtype.itemsize
+        size = ItemBytes(weight=weight, gradient=gradient, state=self.shard.states["master"].dtype.itemsize)
+        per_node = self.config.cluster.devices_per_node
+        return prepare(old, new, lambda device: device // per_node, size)
+
+    def _offered(self) -> Mapping[str, Any] | None:
+        """The plan that rank 0 has read and the ranks have not taken up yet."""
+        desired = self._uplink.desired() if self._uplink else None
+        if desired is None or desired.plan_version in (self._plan_version, self._refused):
+            return None
+        return desired.plan
+
+    def _progress(self) -> Callable[[int, int], None]:
+        """Tells of the rounds of a long migration, about once a second."""
+        told_at, has_told = time.monotonic(), False
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told_at, has_told
+            if self._uplink and done < total and time.monotonic() - told_at >= PROGRESS_S:
+                told_at, has_told = time.monotonic(), True
+                self._uplink.set_state("training", step=self.step, reason=f"migrating {done}/{total} rounds")
+            elif self._uplink and done == total and has_told:
+                self._uplink.set_state("training", step=self.step)
+
+        return tell
+
     def _take_up(self, shard: Shard) -> None:
         """Makes `shard` the one that trains."""
         self.shard = shard
+        self._foresight.trains(shard.layout)
         self._optimizer = Optimizer(shard, self._links, self.config.train, self._recorder)
         self._runner: StageRunner | None = None
         place = shard.layout.places.get(self.device)
@@ -236,6 +278,11 @@ class Trainer:
                 data=self._data,
                 is_recomputing=self.config.train.recompute,
             )
+
+    def _let_go(self) -> None:
+        """Drops what holds on to the shard's tensors, so that a migration can give their memory back."""
+        del self._optimizer
+        self._runner = None
 
     def _is_evaluation_due(self) -> bool:
         every = self.config.train.eval_every

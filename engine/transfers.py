@@ -2,14 +2,14 @@
 
 Every rank computes the same list from the two layouts, so no one asks anyone. Each element reaches
 each new holder exactly once, from the nearest copy: the holder itself, a device of the same node,
-or whoever has sent least so far. Nothing is sent here; `engine.migration` does that.
+or whoever has sent least so far. Nothing is sent here; `engine.mover` does that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from engine.errors import LayoutError
 from engine.layout import Holdings, Span
@@ -24,50 +24,91 @@ class Transfer:
     span: Span
 
 
-def transfers(old: Holdings, new: Holdings, node_of: Callable[[int], int]) -> tuple[Transfer, ...]:
+def transfers(
+    old: Holdings, new: Holdings, node_of: Callable[[int], int], sent: Mapping[int, int] | None = None
+) -> tuple[Transfer, ...]:
     """The moves that turn the holdings `old` into `new`, in an order that all ranks agree on.
+
+    Args:
+        sent: elements that devices send anyway; counted when the one who has sent least is chosen.
 
     Raises:
         LayoutError: an element that `new` needs is held by nobody in `old`.
     """
-    holders: dict[int, list[tuple[Span, int]]] = {}
-    for device in sorted(old):
-        for span in old[device]:
-            holders.setdefault(span.parameter, []).append((span, device))
-    sent: dict[int, int] = dict.fromkeys(old, 0)
+    sections = _sections(old)
+    load = dict.fromkeys(old, 0) | dict(sent or {})
+    node = {device: node_of(device) for device in {*old, *new}}
     moves: list[Transfer] = []
     for target in sorted(new):
+        kept = set(old.get(target, ()))
         for span in new[target]:
-            sources = [(held, device) for held, device in holders.get(span.parameter, []) if _overlap(held, span)]
-            for piece in _pieces(span, [held for held, _ in sources]):
-                able = [device for held, device in sources if held.start <= piece.start and piece.stop <= held.stop]
-                if not able:
-                    raise LayoutError(f"no device holds elements {piece}, which device {target} needs")
-                source = min(able, key=lambda device: _distance(device, target, node_of, sent))
-                if source != target:
-                    sent[source] += piece.num_elements
-                moves.append(Transfer(source, target, piece))
+            if span in kept:
+                moves.append(Transfer(target, target, span))
+            else:
+                moves += _arrivals(span, target, sections.get(span.parameter), node, load)
     return tuple(moves)
 
 
-def elements_sent(moves: tuple[Transfer, ...]) -> int:
+def elements_sent(moves: Sequence[Transfer]) -> int:
     """Elements that cross from one device to another."""
     return sum(move.span.num_elements for move in moves if move.source != move.target)
 
 
-def _overlap(one: Span, other: Span) -> bool:
-    return one.start < other.stop and other.start < one.stop
+def sent_by(moves: Sequence[Transfer]) -> dict[int, int]:
+    """Elements that each device sends to others."""
+    sent: dict[int, int] = {}
+    for move in moves:
+        if move.source != move.target:
+            sent[move.source] = sent.get(move.source, 0) + move.span.num_elements
+    return sent
 
 
-def _pieces(span: Span, held: list[Span]) -> list[Span]:
-    cuts = {span.start, span.stop}
-    for other in held:
-        cuts |= {cut for cut in (other.start, other.stop) if span.start < cut < span.stop}
-    edges = sorted(cuts)
-    return [Span(span.parameter, start, stop) for start, stop in pairwise(edges)]
+_Sections = tuple[list[int], list[dict[int, int]]]
+"""A parameter cut where any holder's span begins or ends: the edges, and for each section its holders in
+ascending order, with the start of the span in which they hold it."""
 
 
-def _distance(device: int, target: int, node_of: Callable[[int], int], sent: dict[int, int]) -> tuple[int, int, int]:
-    if device == target:
-        return (0, 0, device)
-    return (1 if node_of(device) == node_of(target) else 2, sent[device], device)
+def _sections(holdings: Holdings) -> dict[int, _Sections]:
+    held: dict[int, list[tuple[int, int, int]]] = {}
+    for device in sorted(holdings):
+        for span in holdings[device]:
+            held.setdefault(span.parameter, []).append((span.start, span.stop, device))
+    sections = {}
+    for parameter, rows in held.items():
+        edges = sorted({edge for start, stop, _ in rows for edge in (start, stop)})
+        holders: list[dict[int, int]] = [{} for _ in edges[1:]]
+        for start, stop, device in rows:
+            for number in range(bisect_left(edges, start), bisect_left(edges, stop)):
+                holders[number][device] = start
+        sections[parameter] = (edges, holders)
+    return sections
+
+
+def _arrivals(
+    span: Span, target: int, sections: _Sections | None, node: Mapping[int, int], load: dict[int, int]
+) -> list[Transfer]:
+    """The pieces of one new span, neighbours out of one held span joined."""
+    edges, holders = sections or ([], [])
+    arrivals: list[Transfer] = []
+    start, held = span.start, -1
+    number = bisect_right(edges, start) - 1
+    while start < span.stop:
+        able = holders[number] if 0 <= number < len(holders) else {}
+        if not able:
+            raise LayoutError(f"no device holds elements from {start} of {span}, which device {target} needs")
+        stop = min(span.stop, edges[number + 1])
+        source = target if target in able else _nearest(able, node[target], node, load)
+        if source != target:
+            load[source] += stop - start
+        last = arrivals[-1] if arrivals else None
+        if last and last.source == source and able[source] == held:
+            arrivals[-1] = Transfer(source, target, Span(span.parameter, last.span.start, stop))
+        else:
+            arrivals.append(Transfer(source, target, Span(span.parameter, start, stop)))
+        start, held, number = stop, able[source], number + 1
+    return arrivals
+
+
+def _nearest(able: Iterable[int], home: int, node: Mapping[int, int], load: Mapping[int, int]) -> int:
+    near = [device for device in able if node[device] == home] or able
+    return min(near, key=load.__getitem__)  # the lowest number among equals: holders are ascending

@@ -10,7 +10,7 @@ import pytest
 
 from db.messages import Desired, Injection, Step, Switch
 from db.run_config import RunConfig
-from engine.groups import needed_groups
+from engine.groups import MAX_IDLE, needed_groups
 from engine.layout import Layout, layout
 from engine.parameters import parameters
 from planner.plan import Pipeline, Plan, Stage, even_plan
@@ -309,4 +309,4 @@ def test_ten_random_switches_keep_the_reference_curve(dtype: str, loss: float, n
     expected = reference_steps(wander_config(dtype), NUM_STEPS)  # bf16: tolerance as in test_plans, 20 steps
     assert [message.loss for message in steps] == pytest.approx([step.loss for step in expected], rel=loss)
     assert [message.grad_norm for message in steps] == pytest.approx([step.grad_norm for step in expected], rel=norm)
-    assert max(count for _, count in results) <= 16
+    assert max(count for _, count in results) <= 16 + MAX_IDLE
