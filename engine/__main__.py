@@ -1,4 +1,4 @@
-"""Entry of a rank, started by torchrun: `python -m engine --run-id ID --config run.toml`.
+"""Entry of a rank, started by torchrun: `python -m engine --run-id ID --config run.toml [--checkpoints FOLDER]`.
 
 Reads the configuration, joins the others, trains until the end and leaves a final state behind.
 Exit status: 0 finished or stopped, 2 the input was wrong, 1 anything else.
@@ -10,6 +10,7 @@ import argparse
 import logging
 import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine", description="One rank of a run (start it with torchrun).")
     parser.add_argument("--run-id", type=int, required=True, help="number of the registered run")
     parser.add_argument("--config", required=True, help="the run's TOML file")
+    parser.add_argument("--checkpoints", type=Path, help="folder of the run's checkpoints; goes on from the newest")
     arguments = parser.parse_args()
     rank = int(os.environ.get("RANK", "0"))
     logging.basicConfig(
@@ -46,7 +48,7 @@ def main() -> int:
             uplink = BusUplink(Settings.from_env().broker_url, arguments.run_id)
             uplink.set_state("starting", step=0)
         dist.init_process_group("gloo")
-        trainer = Trainer(config, uplink)
+        trainer = Trainer(config, uplink, checkpoints=arguments.checkpoints)
         ending = trainer.train(agree_on_first(uplink, FIRST_DOCUMENT_TIMEOUT_S))
         if uplink:
             uplink.set_state(ending, step=trainer.step)

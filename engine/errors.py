@@ -3,7 +3,8 @@
 ValueError
 └── EngineError
     ├── ConfigError      configuration, data source or world size do not fit together
-    └── LayoutError      a plan cannot be laid out on this model
+    ├── LayoutError      a plan cannot be laid out on this model
+    └── CheckpointError  saved state is missing, damaged or of another model
 """
 
 from __future__ import annotations
@@ -19,3 +20,7 @@ class ConfigError(EngineError):
 
 class LayoutError(EngineError):
     """A plan cannot be laid out on this model."""
+
+
+class CheckpointError(EngineError):
+    """Saved state (a checkpoint or a folder of Hugging Face) is missing, damaged or of another model."""

@@ -89,8 +89,8 @@ RULES = (
             "db.run_config",
             "db.errors",
         ),
-        libraries=frozenset({"torch"}),
-        reach=frozenset({"torch", "redis", "pydantic"}),
+        libraries=frozenset({"torch", "pydantic", "safetensors"}),  # checkpoints: JSON and safetensors, no pickle
+        reach=frozenset({"torch", "redis", "pydantic", "safetensors"}),
     ),
     Rule(
         name="app shows and is told",
