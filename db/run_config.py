@@ -214,9 +214,8 @@ class RunConfig(_Section):
             if size < 1 or train.global_batch % size:
                 problems.append(f"micro_batch_sizes must divide global_batch {train.global_batch}, given {size}")
         if train.min_learning_rate > train.learning_rate:
-            problems.append(
-                f"min_learning_rate must be at most learning_rate {train.learning_rate}, given {train.min_learning_rate}"
-            )
+            most = train.learning_rate
+            problems.append(f"min_learning_rate must be at most learning_rate {most}, given {train.min_learning_rate}")
         if not train.micro_batch_sizes:
             problems.append("micro_batch_sizes must name at least one size, given none")
         if problems:

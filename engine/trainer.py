@@ -22,7 +22,8 @@ from engine.agreement import Exchanged, broadcast_text, exchange, vote
 from engine.calibration import LayerProbe, calibrate
 from engine.checkpoint.boundary import Checkpoints
 from engine.clock import EmulatedClock, Emulation, Work
-from engine.data import BYTE_VALUES, Corpus, read_source
+from engine.data import Corpus
+from engine.data.sharing import shared_tokens
 from engine.errors import ConfigError
 from engine.groups import Groups, needed_groups
 from engine.identity import identity
@@ -66,16 +67,12 @@ class Trainer:
             raise ConfigError(
                 f"the run has {config.num_devices} devices and needs as many ranks, given {dist.get_world_size()}"
             )
-        if config.model.vocab_size < BYTE_VALUES:
-            raise ConfigError(f"byte-level text needs vocab_size >= {BYTE_VALUES}, given {config.model.vocab_size}")
         self._dtype = DTYPES[config.train.dtype]
         self._parameters = parameters(config.model)
         self._cluster = ClusterSpec(
             nodes=config.nodes, memory_bytes=dict.fromkeys(range(config.num_devices), config.cluster.memory_bytes)
         )
-        self._data = Corpus(
-            read_source(config.data.source, config.data.max_bytes), config.model.seq_len, config.train.seed
-        )
+        self._data = Corpus(shared_tokens(config.data, config.model.vocab_size), config)
         self._decoder = Decoder(config.model, self._dtype)
         self.clock = EmulatedClock(
             Emulation(layer_s=config.device.layer_s, head_s=config.device.layer_s * config.device.head_layers)
@@ -241,7 +238,8 @@ class Trainer:
         self.clock.take()
         loss, units, degree = 0.0, 0, 1
         if self._runner:
-            loss = self._runner.run_step(first_sample, config.train.global_batch * config.model.seq_len)
+            num_tokens = self._data.num_targets(first_sample, config.train.global_batch)
+            loss = self._runner.run_step(first_sample, num_tokens)
             units, degree = self._runner.num_work_units, self.shard.layout.places[self.device].stage.tp_degree
         elif self.device in plan.standby:
             for _ in range(NUM_PROBES):
