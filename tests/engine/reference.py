@@ -42,6 +42,11 @@ def reference_losses(config: RunConfig, num_steps: int) -> list[float]:
     return losses
 
 
+def reference_logits(tokens: Tensor, weights: dict[str, Tensor], model: ModelConfig) -> Tensor:
+    """Logits `[sequences, seq_len, vocab]` of tokens without document boundaries."""
+    return _forward(tokens, None, weights, model)
+
+
 def _initial(config: RunConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     slices = config.parallel.max_tp
     result = {}

@@ -23,7 +23,7 @@ from engine.layout import layout
 from engine.parameters import Parameter, parameters
 from engine.shard import Shard
 from tests.engine.checkpoint.states import a_plan, header, save, small_config
-from tests.engine.reference import _forward
+from tests.engine.reference import reference_logits
 from tests.engine.world import run_world
 
 
@@ -85,7 +85,7 @@ def test_transformers_computes_the_same_logits(
     num_files = len(list(out.glob("*.safetensors")))
     assert (num_files > 1) == (out / "model.safetensors.index.json").exists() == (max_file_bytes < 1_000_000)
     tokens = torch.randint(0, 256, (3, 16), generator=torch.Generator().manual_seed(1))
-    expected = _forward(tokens, weights, config.model)
+    expected = reference_logits(tokens, weights, config.model)
     given = logits(out, tokens)
     assert expected.abs().max() > 0.1
     torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-4)
