@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands import checking, control, planning, reading, serving, tracing, training
+from app.commands import checking, control, planning, reading, saving, serving, tracing, training
 from app.errors import CommandError, LocalError
 from db.errors import BusError, InputError, StoreError, TransitionError
 from planner.errors import PlannerError
@@ -49,6 +49,9 @@ app.command("clear")(control.clear)
 app.command("pause")(control.pause)
 app.command("resume")(control.resume)
 app.command("stop")(control.stop)
+app.command("checkpoint")(saving.checkpoint)
+app.command("checkpoints")(saving.checkpoints)
+app.command("export-model")(saving.export_model)
 app.command("approve")(control.approve)
 app.command("reject")(control.reject)
 app.command("rollback")(control.rollback)

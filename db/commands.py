@@ -1,7 +1,8 @@
 """Commands: what a person (or a script) asked a run to do, checked here before anything is written.
 
 The command line and the dashboard only `submit`; the controller accepts a command, turns it into
-desired state, and it is `applied` once telemetry reports a `desired_version` that carries it.
+desired state, and it is `applied` once telemetry reports a `desired_version` that carries it. A `checkpoint`
+waits longer: until the engine reports one that answers its request.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class CommandView:
     Args:
         arguments: by kind, see `submit`; complete (what was left out is None).
         desired_version: version of the desired document that carries it, once accepted.
+        request: of a `checkpoint`: the count of requests that it became, once accepted.
         applied_step: step at which the engine reported that version.
     """
 
@@ -45,6 +47,7 @@ class CommandView:
     status: str
     result: str
     desired_version: int | None
+    request: int | None
     applied_step: int | None
     created_at: datetime
     accepted_at: datetime | None
@@ -64,8 +67,8 @@ def submit(
     """Checks a command and writes it down as pending.
 
     Kinds and arguments: `inject` {devices: [int], rate: float, for_s: float | None}, `clear`
-    {devices: [int] | None (all)}, `pause`, `resume`, `stop`, `replan`, `approve` | `reject` |
-    `rollback` {version: int}, `set_mode` {mode: str}.
+    {devices: [int] | None (all)}, `pause`, `resume`, `stop`, `checkpoint`, `replan`, `approve` |
+    `reject` | `rollback` {version: int}, `set_mode` {mode: str}.
 
     Args:
         key: idempotency key within the run; the same key twice gives the same command.
@@ -112,8 +115,11 @@ def pending(store: Store) -> list[CommandView]:
         return [_view(row) for row in session.scalars(query)]
 
 
-def accept(store: Store, id: int, *, desired_version: int | None) -> CommandView:
+def accept(store: Store, id: int, *, desired_version: int | None, request: int | None = None) -> CommandView:
     """The controller has turned the command into desired state of this version (None: into none).
+
+    Args:
+        request: of a `checkpoint`: the count of requests that it became.
 
     Raises:
         TransitionError: the command is not pending.
@@ -122,9 +128,25 @@ def accept(store: Store, id: int, *, desired_version: int | None) -> CommandView
         row = _locked(session, id)
         transitions.move_command(row, "accepted")
         row.desired_version = desired_version
+        row.request = request
         row.accepted_at = utc_now()
         _audit(session, row, actor="controller")
         return _view(row)
+
+
+def ask_again(store: Store, id: int, *, desired_version: int, request: int) -> None:
+    """A `checkpoint` that was accepted and not answered is asked for once more: the engine started anew."""
+    with store.session() as session:
+        row = _locked(session, id)
+        if row.status == "accepted":
+            row.desired_version, row.request = desired_version, request
+
+
+def waiting(store: Store, run: int, kind: str) -> list[CommandView]:
+    """The run's accepted commands of a kind, oldest first."""
+    query = select(CommandRow).where(CommandRow.run == run, CommandRow.status == "accepted", CommandRow.kind == kind)
+    with store.reading() as session:
+        return [_view(row) for row in session.scalars(query.order_by(CommandRow.id))]
 
 
 def apply_observed(store: Store, run: int, observed_version: int, step: int) -> list[CommandView]:
@@ -136,6 +158,7 @@ def apply_observed(store: Store, run: int, observed_version: int, step: int) -> 
     query = (
         select(CommandRow)
         .where(CommandRow.run == run, CommandRow.status == "accepted", CommandRow.desired_version <= observed_version)
+        .where(CommandRow.request.is_(None))
         .order_by(CommandRow.id)
     )
     with store.reading() as session:
@@ -152,8 +175,11 @@ def apply_observed(store: Store, run: int, observed_version: int, step: int) -> 
         return [_view(row) for row in rows]
 
 
-def finish(store: Store, id: int, *, ok: bool, result: str) -> CommandView:
-    """Ends a command that no telemetry will confirm, with what came of it.
+def finish(store: Store, id: int, *, ok: bool, result: str, step: int | None = None) -> CommandView:
+    """Ends a command that no desired version will confirm, with what came of it.
+
+    Args:
+        step: at which the engine did it, if it did.
 
     Raises:
         TransitionError: the command has ended already.
@@ -166,6 +192,7 @@ def finish(store: Store, id: int, *, ok: bool, result: str) -> CommandView:
             row.accepted_at = now
         transitions.move_command(row, "applied" if ok else "failed")
         row.result = result
+        row.applied_step = step
         row.done_at = now
         _audit(session, row, actor="controller")
         return _view(row)
@@ -233,6 +260,7 @@ _CHECKS: dict[str, Callable[[Session, RunRow, Arguments], Arguments]] = {
     "pause": _nothing,
     "resume": _nothing,
     "stop": _nothing,
+    "checkpoint": _nothing,
     "approve": _approve,
     "reject": _reject,
     "rollback": _rollback,
@@ -315,6 +343,7 @@ def _view(row: CommandRow) -> CommandView:
         status=row.status,
         result=row.result,
         desired_version=row.desired_version,
+        request=row.request,
         applied_step=row.applied_step,
         created_at=row.created_at,
         accepted_at=row.accepted_at,

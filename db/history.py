@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from db.errors import InputError
-from db.models import DeviceRow, SampleMinuteRow, SampleRow, StepRow, SwitchRow
+from db.models import DeviceRow, EvaluationRow, SampleMinuteRow, SampleRow, StepRow, SwitchRow
 from db.store import Store
 
 ROWS_PER_BUCKET = 3
@@ -27,7 +27,7 @@ _SAMPLE = (SampleRow.step, SampleRow.device, SampleRow.rate, SampleRow.compute_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """One optimizer step; see `db.messages.Step`. `samples` is `[first, stop)`."""
+    """One optimizer step; see `db.messages.Step`. `samples` is `[first, stop)`; NaN where nothing was reported."""
 
     step: int
     attempt: str
@@ -39,6 +39,26 @@ class StepView:
     loss: float
     num_tokens: int
     samples: tuple[int, int]
+    grad_norm: float = math.nan
+    learning_rate: float = math.nan
+    mfu: float = math.nan
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of the global batch per second of the step; NaN if it took no time that is known."""
+        return self.num_tokens / self.step_s if self.step_s > 0 else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationView:
+    """Loss on text that is not trained on, with the weights before `step`."""
+
+    step: int
+    loss: float
+    num_tokens: int
+    seconds: float
+    at: datetime
+    attempt: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +163,31 @@ def steps(
             chosen = _chosen(session, where, first, last, num_buckets=(max_points - 2) // ROWS_PER_BUCKET)
             query = select(StepRow).where(StepRow.run == run, StepRow.step.in_(chosen)).order_by(StepRow.step)
         return [_step_view(row) for row in session.scalars(query)]
+
+
+def evaluations(
+    store: Store,
+    run: int,
+    *,
+    since_step: int | None = None,
+    until_step: int | None = None,
+    limit: int = 10_000,
+) -> list[EvaluationView]:
+    """Evaluations in step order, the last `limit` of them."""
+    where = _range(EvaluationRow.run == run, EvaluationRow.step, since_step, until_step)
+    query = select(EvaluationRow).where(*where).order_by(EvaluationRow.step.desc()).limit(limit)
+    with store.reading() as session:
+        return [
+            EvaluationView(
+                step=row.step,
+                loss=row.loss,
+                num_tokens=row.num_tokens,
+                seconds=row.seconds,
+                at=row.at,
+                attempt=row.attempt,
+            )
+            for row in reversed(session.scalars(query).all())
+        ]
 
 
 def last_step(store: Store, run: int) -> StepView | None:
@@ -356,7 +401,14 @@ def _step_view(row: StepRow) -> StepView:
         loss=row.loss,
         num_tokens=row.num_tokens,
         samples=(row.first_sample, row.stop_sample),
+        grad_norm=_known(row.grad_norm),
+        learning_rate=_known(row.learning_rate),
+        mfu=_known(row.mfu),
     )
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None or math.isnan(value) else value  # one NaN, so that views compare
 
 
 def _switch_view(row: SwitchRow) -> SwitchView:

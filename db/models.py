@@ -3,6 +3,8 @@
     runs ─┬─ devices            one row a device
           ├─ steps ── samples   one row a step; one row a step and device
           │           samples_minute   samples rolled up by age
+          ├─ evaluations        loss on text that is not trained on
+          ├─ checkpoints        what was saved, where, and whether it is still there
           ├─ plans, switches    versions of the plan; outcomes of moving to them
           ├─ episodes           spans of straggling
           ├─ injections         stragglers that were asked for
@@ -70,6 +72,9 @@ class RunRow(Base):
     mode: Mapped[str] = mapped_column(String(16))
     is_paused: Mapped[bool] = mapped_column(default=False)
     is_stopping: Mapped[bool] = mapped_column(default=False)
+    checkpoint_request: Mapped[int] = mapped_column(default=0)
+    max_restarts: Mapped[int] = mapped_column(default=0)
+    num_restarts: Mapped[int] = mapped_column(default=0)
     attempt: Mapped[str | None]
     past_attempts: Mapped[list[str]] = mapped_column(default=list)
     last_seq: Mapped[int] = mapped_column(default=-1)
@@ -102,7 +107,7 @@ class DeviceRow(Base):
 
 
 class StepRow(Base):
-    """One optimizer step; a later attempt that runs a step again replaces it."""
+    """One optimizer step; an attempt that begins before it removes it, since its work was lost."""
 
     __tablename__ = "steps"
     __table_args__ = (Index(None, "run", "plan_version", "step"), {"sqlite_with_rowid": False})
@@ -120,6 +125,45 @@ class StepRow(Base):
     num_tokens: Mapped[int]
     first_sample: Mapped[int]
     stop_sample: Mapped[int]
+    grad_norm: Mapped[float | None]
+    learning_rate: Mapped[float | None]
+    mfu: Mapped[float | None]
+
+
+class EvaluationRow(Base):
+    """Loss on text that is not trained on, with the weights before `step`; the newest attempt's."""
+
+    __tablename__ = "evaluations"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    run: Mapped[int] = _run_key(primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    attempt: Mapped[str]
+    at: Mapped[datetime]
+    loss: Mapped[float]
+    num_tokens: Mapped[int]
+    seconds: Mapped[float]
+
+
+class CheckpointRow(Base):
+    """A checkpoint that was completed or could not be; `step` is the next one to run from it."""
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (UniqueConstraint("run", "attempt", "seq"), Index(None, "run", "step"))
+
+    id: Mapped[int] = mapped_column(_Id, primary_key=True, autoincrement=True)
+    run: Mapped[int] = _run_key()
+    attempt: Mapped[str]
+    seq: Mapped[int]
+    at: Mapped[datetime]
+    step: Mapped[int]
+    request: Mapped[int]
+    status: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str]
+    path: Mapped[str]
+    num_bytes: Mapped[int]
+    pause_s: Mapped[float]
+    seconds: Mapped[float]
 
 
 class SampleRow(Base):
@@ -288,6 +332,7 @@ class CommandRow(Base):
     status: Mapped[str] = mapped_column(String(16))
     result: Mapped[str] = mapped_column(default="")
     desired_version: Mapped[int | None]
+    request: Mapped[int | None]
     applied_step: Mapped[int | None]
     created_at: Mapped[datetime]
     accepted_at: Mapped[datetime | None]

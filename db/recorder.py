@@ -2,7 +2,9 @@
 
 The controller hands over what it read (`db.bus`); the cursor is saved with the rows, so a crash in
 between repeats messages, and a repeated message changes nothing. Only messages of the attempt
-that is heard now count: a `Hello` opens a new attempt, anything of another one is stale and counted.
+that is heard now count: a `Hello`, or the word that it is starting, opens a new attempt; anything of another one
+is stale and counted. A new attempt goes on from a checkpoint (or the beginning): what older ones reported of steps
+from there on was lost with them, and goes when the new attempt's first step comes.
 
 The run's status follows the engine's messages. Plans, commands and injections do not change here:
 the controller draws its conclusions from the same messages.
@@ -18,10 +20,21 @@ from typing import Any
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from db import audit, runs, transitions
+from db import audit, checkpoints, runs, transitions
 from db.columns import MAX_INTEGER, fits
-from db.messages import Hello, Observed, Profile, State, Step, Switch, Telemetry, utc_now
-from db.models import DeviceRow, RunRow, SampleRow, StepRow, SwitchRow
+from db.messages import (
+    Checkpoint,
+    Evaluation,
+    Hello,
+    Observed,
+    Profile,
+    State,
+    Step,
+    Switch,
+    Telemetry,
+    utc_now,
+)
+from db.models import DeviceRow, EvaluationRow, RunRow, SampleRow, StepRow, SwitchRow
 from db.run_config import RunConfig
 from db.store import Store, insert
 
@@ -113,6 +126,10 @@ class _Recording:
             is_new = self._take_step(message)
         elif isinstance(message, Switch):
             is_new = self._take_switch(message)
+        elif isinstance(message, Evaluation):
+            is_new = self._take_evaluation(message)
+        elif isinstance(message, Checkpoint):
+            is_new = checkpoints.add(self.session, self.row, message)
         else:
             is_new = is_latest
             if is_new:
@@ -123,10 +140,10 @@ class _Recording:
             self._follow(message)
 
     def write(self) -> None:
-        """Writes the steps and samples of the batch in bulk."""
+        """Writes the steps and samples that were taken, all of one attempt, in bulk."""
         if not self.steps:
             return
-        self._remove_older_attempts()
+        self._remove_older_attempts(min(self.steps))
         self.session.execute(
             insert(self.session, StepRow).on_conflict_do_nothing(),
             [_step_values(message) for message in self.steps.values()],
@@ -135,15 +152,19 @@ class _Recording:
             insert(self.session, SampleRow).on_conflict_do_nothing(),
             [values for message in self.steps.values() for values in _sample_values(message)],
         )
+        self.stored |= {step: message.attempt for step, message in self.steps.items()}
+        self.steps = {}
 
     def _is_heard(self, message: Telemetry) -> bool:
-        """Whether the message is of the attempt that is heard; a first message or a `Hello` opens one."""
+        """Whether the message is of the attempt that is heard; a first message or an engine's first words open one."""
         row = self.row
         if message.attempt == row.attempt:
             return True
-        if message.attempt in row.past_attempts or (row.attempt is not None and not isinstance(message, Hello)):
+        is_opening = isinstance(message, Hello) or (isinstance(message, State) and message.state == "starting")
+        if message.attempt in row.past_attempts or (row.attempt is not None and not is_opening):
             return False
         if row.attempt is not None:
+            self.write()
             row.past_attempts = [*row.past_attempts, row.attempt]
             if row.status != "pending" and not transitions.is_final(transitions.RUN, row.status):
                 runs.move(self.session, row, "lost", reason="a new attempt began", actor="engine")
@@ -156,17 +177,26 @@ class _Recording:
             action="run.attempt",
             run=row.id,
             result=message.attempt,
-            detail={"step": row.step},
+            detail={"step": row.step, "number": len(row.past_attempts) + 1},
         )
         return True
 
     def _take_step(self, message: Step) -> bool:
-        pending = self.steps.get(message.step)
-        if pending is not None and pending.attempt == message.attempt:
-            return False
-        if self.stored.get(message.step) == message.attempt:
+        if message.step in self.steps or self.stored.get(message.step) == message.attempt:
             return False
         self.steps[message.step] = message
+        return True
+
+    def _take_evaluation(self, message: Evaluation) -> bool:
+        known = self.session.get(EvaluationRow, (message.run, message.step))
+        if known is not None and known.attempt == message.attempt:
+            return False
+        if known is not None:
+            self.session.delete(known)
+            self.session.flush()
+        self.session.execute(
+            insert(self.session, EvaluationRow).on_conflict_do_nothing(), [_evaluation_values(message)]
+        )
         return True
 
     def _take_switch(self, message: Switch) -> bool:
@@ -199,7 +229,7 @@ class _Recording:
         elif isinstance(message, Profile):
             self.row.profile = dict(message.profile)
         elif isinstance(message, State):
-            self._status(message.state, message.reason)
+            self._state(message)
 
     def _introduce(self, message: Hello) -> None:
         for info in message.devices:
@@ -208,6 +238,18 @@ class _Recording:
                 .where(DeviceRow.run == self.row.id, DeviceRow.device == info.device)
                 .values(node=info.node, rank=info.rank, host=info.host, pid=info.pid, backend=info.backend)
             )
+
+    def _state(self, message: State) -> None:
+        """The engine's word; if it failed and its launcher may start it again, that is the launcher's to say."""
+        row = self.row
+        is_open = not transitions.is_final(transitions.RUN, row.status)
+        if message.state == "failed" and is_open and runs.is_watched(row):
+            _, again, outlook = row.reason.partition(runs.STARTED_AGAIN)  # its launcher may have been faster
+            reason = f"{runs.ENGINE_FAILED}{message.reason}{again}{outlook}"
+            runs.move(self.session, row, "lost", reason=reason, actor="engine")
+            row.reason = reason
+            return
+        self._status(message.state, message.reason)
 
     def _status(self, status: str, reason: str) -> None:
         row = self.row
@@ -229,11 +271,28 @@ class _Recording:
             if row.status in ("pending", "starting", "calibrating", "lost"):
                 self._status("training", "")
 
-    def _remove_older_attempts(self) -> None:
-        """A later attempt ran steps again: what it reports replaces what the earlier one did."""
-        repeated = [step for step in self.steps if step in self.stored]
-        for table in (StepRow, SampleRow) if repeated else ():
-            self.session.execute(delete(table).where(table.run == self.row.id, table.step.in_(repeated)))
+    def _remove_older_attempts(self, first: int) -> None:
+        """An attempt that begins at a step undoes what older ones did from there on."""
+        run, attempt = self.row.id, self.row.attempt
+        others = (StepRow.run == run, StepRow.step >= first, StepRow.attempt != attempt)
+        last = self.session.scalar(select(StepRow.step).where(*others).order_by(StepRow.step.desc()).limit(1))
+        if last is not None:
+            lost = select(StepRow.step).where(*others)
+            self.session.execute(delete(SampleRow).where(SampleRow.run == run, SampleRow.step.in_(lost)))
+            self.session.execute(delete(StepRow).where(*others))
+            audit.add(
+                self.session,
+                actor="engine",
+                action="run.resume",
+                run=run,
+                target=f"step {first}",
+                result=f"steps {first} to {last} of an earlier attempt are void",
+            )
+        self.session.execute(
+            delete(EvaluationRow).where(
+                EvaluationRow.run == run, EvaluationRow.step > first, EvaluationRow.attempt != attempt
+            )
+        )
 
 
 def _stored_attempts(session: Session, run: int, batch: Sequence[tuple[str, Telemetry]]) -> dict[int, str]:
@@ -291,6 +350,21 @@ def _step_values(message: Step) -> dict[str, Any]:
         "num_tokens": message.num_tokens,
         "first_sample": message.samples[0],
         "stop_sample": message.samples[1],
+        "grad_norm": message.grad_norm,
+        "learning_rate": message.learning_rate,
+        "mfu": message.mfu,
+    }
+
+
+def _evaluation_values(message: Evaluation) -> dict[str, Any]:
+    return {
+        "run": message.run,
+        "step": message.step,
+        "attempt": message.attempt,
+        "at": message.at,
+        "loss": message.loss,
+        "num_tokens": message.num_tokens,
+        "seconds": message.seconds,
     }
 
 

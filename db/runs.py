@@ -25,6 +25,10 @@ from db.run_config import ControlConfig, RunConfig
 from db.store import Store
 
 ENGINE_EXITED = "the engine exited"
+ENGINE_FAILED = "the engine failed: "
+STARTED_AGAIN = "; started again in "
+INPUT_WRONG = 2
+"""Exit status of an engine whose input was wrong: starting it again would not help."""
 MODES: tuple[str, ...] = get_args(ControlConfig.model_fields["mode"].annotation)
 
 
@@ -34,6 +38,8 @@ class RunView:
 
     Args:
         attempt: the start of the engine that is heard now; None before the first.
+        num_attempts: starts of the engine that were heard.
+        num_restarts, max_restarts: how often its launcher has started it again, and may at most.
         step, loss, step_s: of the last step that was reported; None before the first.
         desired_version, observed_version, applied_version: of the desired document: the newest
             one, the one that rank 0 has read, and the one that all ranks have applied.
@@ -48,6 +54,9 @@ class RunView:
     config: RunConfig
     profile: dict[str, Any] | None
     attempt: str | None
+    num_attempts: int
+    num_restarts: int
+    max_restarts: int
     step: int | None
     loss: float | None
     step_s: float | None
@@ -59,6 +68,7 @@ class RunView:
     active_plan_version: int | None
     is_paused: bool
     is_stopping: bool
+    checkpoint_request: int
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -89,6 +99,9 @@ def create(store: Store, config: RunConfig, *, plan: Mapping[str, Any], actor: s
             mode=config.control.mode,
             is_paused=False,
             is_stopping=False,
+            checkpoint_request=0,
+            max_restarts=0,
+            num_restarts=0,
             reason="",
             past_attempts=[],
             last_seq=-1,
@@ -171,6 +184,7 @@ def desired(store: Store, run: int) -> Desired:
             injections=tuple(Injection(id=item.id, device=item.device, rate=item.rate) for item in injections),
             paused=row.is_paused,
             stop=row.is_stopping,
+            checkpoint=row.checkpoint_request,
         )
 
 
@@ -212,6 +226,19 @@ def change(
         return row.desired_version
 
 
+def request_checkpoint(store: Store, run: int) -> tuple[int, int]:
+    """Asks the engine for a checkpoint, and bumps the run's `desired_version`.
+
+    Returns:
+        The new `desired_version`, and the count of requests that it carries.
+    """
+    with store.session() as session:
+        row = locked(session, run)
+        row.checkpoint_request += 1
+        row.desired_version += 1
+        return row.desired_version, row.checkpoint_request
+
+
 def set_status(store: Store, run: int, status: str, *, reason: str = "", actor: str = "controller") -> None:
     """Moves a run to a status; nothing happens when it has that status already.
 
@@ -228,11 +255,60 @@ def set_profile(store: Store, run: int, profile: Mapping[str, Any]) -> None:
         locked(session, run).profile = dict(profile)
 
 
-def engine_exited(store: Store, run: int, exit_code: int, *, actor: str = "launcher") -> None:
+def watch_engine(store: Store, run: int, *, max_restarts: int) -> None:
+    """A launcher watches the run's engine, may start it again this often, and says how it ended at last."""
+    with store.session() as session:
+        locked(session, run).max_restarts = max_restarts
+
+
+def is_watched(row: RunRow) -> bool:
+    """Whether an engine that fails need not be the run's end: its launcher has the say. For `db/` only."""
+    return row.max_restarts > 0 and not row.is_stopping
+
+
+def engine_lost(store: Store, run: int, exit_code: int, *, delay_s: float, actor: str = "launcher") -> bool:
+    """Says that the process which ran the engine died and is started again after `delay_s`.
+
+    The run is `lost` until the new attempt is heard. A plan that was being switched to is not the target any more:
+    the new attempt starts with the active one.
+
+    Returns:
+        False if that may not be: the run has ended, is asked to stop, or was started again often enough.
+    """
+    with store.session() as session:
+        row = locked(session, run)
+        if transitions.is_final(transitions.RUN, row.status) or not is_watched(row):
+            return False
+        if row.num_restarts >= row.max_restarts:
+            return False
+        row.num_restarts += 1
+        why = _own_words(row) or f"{ENGINE_EXITED} with status {exit_code}"
+        outlook = f"{STARTED_AGAIN}{delay_s:g} s ({row.num_restarts} of {row.max_restarts})"
+        move(session, row, "lost", reason=why + outlook, actor=actor)
+        row.reason = why + outlook
+        if row.active_plan_version is not None and row.target_plan_version != row.active_plan_version:
+            row.target_plan_version = row.active_plan_version
+            row.desired_version += 1
+        audit.add(
+            session,
+            actor=actor,
+            action="run.restart",
+            run=run,
+            target=f"attempt {_num_attempts(row) + 1}",
+            result=outlook.removeprefix("; "),
+            detail={"exit_code": exit_code, "reason": why, "step": row.step},
+        )
+        return True
+
+
+def engine_exited(store: Store, run: int, exit_code: int, *, actor: str = "launcher", why: str = "") -> None:
     """Says that the process which ran the engine ended; a run that has ended already is left alone.
 
     Status 0 means that the engine had nothing left to do: the run is `stopped` if it was asked to
     stop, else `finished`. Any other status: `stopped` if it was asked to, else `failed`.
+
+    Args:
+        why: what else there is to say of its end, for the run's reason.
     """
     with store.session() as session:
         row = locked(session, run)
@@ -240,6 +316,9 @@ def engine_exited(store: Store, run: int, exit_code: int, *, actor: str = "launc
             return
         ending = "stopped" if row.is_stopping else "finished" if exit_code == 0 else "failed"
         reason = "" if exit_code == 0 else f"{ENGINE_EXITED} with status {exit_code}"
+        if reason and _own_words(row):
+            reason = _own_words(row).removeprefix(ENGINE_FAILED)
+        reason += f"; {why}" if reason and why else ""
         move(session, row, ending, reason=reason, actor=actor)
 
 
@@ -280,6 +359,15 @@ def move(session: Session, row: RunRow, status: str, *, reason: str, actor: str)
     )
 
 
+def _own_words(row: RunRow) -> str:
+    """Why the engine said that it failed, if it did since it was started last; it knows better than its launcher."""
+    return row.reason if row.reason.startswith(ENGINE_FAILED) and STARTED_AGAIN not in row.reason else ""
+
+
+def _num_attempts(row: RunRow) -> int:
+    return len(row.past_attempts) + (row.attempt is not None)
+
+
 def _view(row: RunRow) -> RunView:
     try:
         config = RunConfig.model_validate(row.config)
@@ -293,6 +381,9 @@ def _view(row: RunRow) -> RunView:
         config=config,
         profile=row.profile,
         attempt=row.attempt,
+        num_attempts=_num_attempts(row),
+        num_restarts=row.num_restarts,
+        max_restarts=row.max_restarts,
         step=row.step,
         loss=row.loss,
         step_s=row.step_s,
@@ -304,6 +395,7 @@ def _view(row: RunRow) -> RunView:
         active_plan_version=row.active_plan_version,
         is_paused=row.is_paused,
         is_stopping=row.is_stopping,
+        checkpoint_request=row.checkpoint_request,
         created_at=row.created_at,
         started_at=row.started_at,
         ended_at=row.ended_at,

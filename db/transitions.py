@@ -10,6 +10,7 @@ refused like any other; callers that may repeat themselves look first (`allowed`
                for the plan that a run starts with; terminal: superseded, rejected, failed
     command    pending > accepted > applied | failed; pending > failed
     injection  requested > active > cleared; requested > cleared
+    checkpoint saved > removed; terminal: removed, failed
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from db.errors import TransitionError
-from db.models import CommandRow, InjectionRow, PlanRow, RunRow
+from db.models import CheckpointRow, CommandRow, InjectionRow, PlanRow, RunRow
 
 Table = Mapping[str, frozenset[str]]
 
@@ -56,6 +57,12 @@ INJECTION: Table = {
     "cleared": frozenset(),
 }
 
+CHECKPOINT: Table = {
+    "saved": frozenset({"removed"}),
+    "removed": frozenset(),
+    "failed": frozenset(),
+}
+
 
 def move_run(row: RunRow, status: str) -> None:
     """Gives a run its next status, or raises `TransitionError`."""
@@ -75,6 +82,11 @@ def move_command(row: CommandRow, status: str) -> None:
 def move_injection(row: InjectionRow, status: str) -> None:
     """Gives an injection its next status, or raises `TransitionError`."""
     row.status = _next(INJECTION, f"injection {row.id}", row.status, status)
+
+
+def move_checkpoint(row: CheckpointRow, status: str) -> None:
+    """Gives a checkpoint its next status, or raises `TransitionError`."""
+    row.status = _next(CHECKPOINT, f"checkpoint {row.id}", row.status, status)
 
 
 def is_allowed(table: Table, status: str, new: str) -> bool:

@@ -41,7 +41,7 @@ def inject(
 ) -> None:
     """Make devices of a run slow."""
     arguments = {"devices": device, "rate": rate, "for_s": None if duration is None else parse_duration(duration)}
-    _submit(run, "inject", arguments, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+    submit(run, "inject", arguments, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 def clear(
@@ -54,28 +54,28 @@ def clear(
     as_json: JsonOption = False,
 ) -> None:
     """Take injected slowness away."""
-    _submit(run, "clear", {"devices": device or None}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+    submit(run, "clear", {"devices": device or None}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 def pause(
     run: RunArgument, no_wait: NoWaitOption = False, timeout: TimeoutOption = 30.0, as_json: JsonOption = False
 ) -> None:
     """Hold a run at its next step boundary."""
-    _submit(run, "pause", {}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+    submit(run, "pause", {}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 def resume(
     run: RunArgument, no_wait: NoWaitOption = False, timeout: TimeoutOption = 30.0, as_json: JsonOption = False
 ) -> None:
     """Let a paused run go on."""
-    _submit(run, "resume", {}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+    submit(run, "resume", {}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 def stop(
     run: RunArgument, no_wait: NoWaitOption = False, timeout: TimeoutOption = 30.0, as_json: JsonOption = False
 ) -> None:
     """End a run after the step it is in."""
-    _submit(run, "stop", {}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+    submit(run, "stop", {}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 def approve(
@@ -109,6 +109,22 @@ def rollback(
 ) -> None:
     """Go back to an earlier plan (the one before the active one, if no version is given)."""
     _decide(run, "rollback", version, ("superseded",), no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+
+
+def submit(
+    run: int, kind: str, arguments: Mapping[str, Any], *, no_wait: bool, timeout_s: float, as_json: bool
+) -> None:
+    """Submits a command, waits for what comes of it (unless told not to), and prints that."""
+    from db import commands
+
+    with open_store() as store:
+        command = commands.submit(store, run, kind, arguments, actor=person(), source="cli")
+        if not no_wait:
+            command = wait_until_done(store, command, timeout_s=timeout_s)
+    if as_json:
+        print_json(command)
+    else:
+        print(f"{kind}: {_outcome(command)}")
 
 
 def parse_duration(text: str) -> float:
@@ -157,7 +173,7 @@ def _decide(
 ) -> None:
     if version is None:
         version = _newest_plan(run, statuses)
-    _submit(run, kind, {"version": version}, no_wait=no_wait, timeout_s=timeout_s, as_json=as_json)
+    submit(run, kind, {"version": version}, no_wait=no_wait, timeout_s=timeout_s, as_json=as_json)
 
 
 def _newest_plan(run: int, statuses: tuple[str, ...]) -> int:
@@ -171,24 +187,10 @@ def _newest_plan(run: int, statuses: tuple[str, ...]) -> int:
     raise InputError(f"run {run} has no plan that is {' or '.join(statuses)} (see `malleus plans {run}`)")
 
 
-def _submit(
-    run: int, kind: str, arguments: Mapping[str, Any], *, no_wait: bool, timeout_s: float, as_json: bool
-) -> None:
-    from db import commands
-
-    with open_store() as store:
-        command = commands.submit(store, run, kind, arguments, actor=person(), source="cli")
-        if not no_wait:
-            command = wait_until_done(store, command, timeout_s=timeout_s)
-    if as_json:
-        print_json(command)
-    else:
-        print(f"{kind}: {_outcome(command)}")
-
-
 def _outcome(command: CommandView) -> str:
     if command.applied_step is not None:
-        return f"applied at step {command.applied_step}"
+        told = f": {command.result}" if command.result else ""
+        return f"applied at step {command.applied_step}{told}"
     if command.status == "applied":
         return command.result or "applied"
     return f"submitted (command {command.id})"

@@ -98,6 +98,27 @@ def seconds(value: float | None) -> str | None:
     return f"{value:.3g} s" if value >= 1 or value == 0 else f"{value * 1e3:.3g} ms"
 
 
+def number(value: float | None) -> str:
+    """`2,480`, `3.21`; `-` for NaN and nothing."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.3g}"
+
+
+def percent(share: float | None) -> str:
+    """`31 %` of 0.31; `-` for NaN and nothing."""
+    return "-" if share is None or math.isnan(share) else f"{100 * share:.3g} %"
+
+
+def size(num_bytes: float) -> str:
+    """`1.2 GB`, in powers of ten."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:,.3g} TB"
+
+
 def clock(at: datetime | None) -> str | None:
     """`2026-01-31 14:02:11 UTC`."""
     return None if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +18,8 @@ from app.commands.output import (
     RunArgument,
     age,
     clock,
+    number,
+    percent,
     print_json,
     print_rows,
     rate,
@@ -26,6 +30,7 @@ from app.commands.output import (
 from app.commands.surroundings import open_store
 
 if TYPE_CHECKING:
+    from db.history import SampleView, StepView
     from db.runs import RunView
     from db.store import Store
 
@@ -50,6 +55,10 @@ SAMPLE_COLUMNS: tuple[Column, ...] = (
     ("rate", lambda row: rate(row.rate)),
     ("compute_s", lambda row: row.compute_s),
     ("phase", lambda row: row.phase),
+    ("grad norm", lambda row: row.grad_norm),
+    ("learning rate", lambda row: row.learning_rate),
+    ("tokens/s", lambda row: number(row.tokens_per_s)),
+    ("MFU", lambda row: percent(row.mfu)),
 )
 PLAN_COLUMNS: tuple[Column, ...] = (
     ("version", lambda row: f"v{row.version}"),
@@ -74,6 +83,21 @@ AUDIT_COLUMNS: tuple[Column, ...] = (
     ("target", lambda row: row.target),
     ("result", lambda row: row.result),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleLine:
+    """What one device measured in one step, and what the step as a whole reported (NaN: nothing)."""
+
+    step: int
+    device: int
+    rate: float
+    compute_s: float
+    phase: str
+    grad_norm: float
+    learning_rate: float
+    tokens_per_s: float
+    mfu: float
 
 
 def runs(
@@ -112,7 +136,7 @@ def samples(
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
-    """List what every device measured in every step: its straggling rate and compute seconds."""
+    """List what every device measured in every step: its straggling rate, compute seconds, and the step's figures."""
     from db import history
     from db import runs as table_of_runs
 
@@ -127,7 +151,10 @@ def samples(
             limit=limit,
             offset=offset,
         )
-    print_rows(rows, SAMPLE_COLUMNS, as_json=as_json, as_csv=as_csv, empty=f"run {run} has no samples in this range")
+        first, last = (rows[0].step, rows[-1].step) if rows else (0, 0)
+        steps = history.steps(store, run, since_step=first, until_step=last, max_points=max(len(rows), 5))
+    lines = _with_steps(rows, steps)
+    print_rows(lines, SAMPLE_COLUMNS, as_json=as_json, as_csv=as_csv, empty=f"run {run} has no samples in this range")
 
 
 def plans(
@@ -165,8 +192,26 @@ def audit(
     print_rows(rows, AUDIT_COLUMNS, as_json=as_json, as_csv=as_csv, empty="nothing has been done yet")
 
 
+def _with_steps(rows: Sequence[SampleView], steps: Sequence[StepView]) -> list[SampleLine]:
+    known = {step.step: step for step in steps}
+    return [
+        SampleLine(
+            step=row.step,
+            device=row.device,
+            rate=row.rate,
+            compute_s=row.compute_s,
+            phase=row.phase,
+            grad_norm=known[row.step].grad_norm if row.step in known else math.nan,
+            learning_rate=known[row.step].learning_rate if row.step in known else math.nan,
+            tokens_per_s=known[row.step].tokens_per_s if row.step in known else math.nan,
+            mfu=known[row.step].mfu if row.step in known else math.nan,
+        )
+        for row in rows
+    ]
+
+
 def _status(store: Store, view: RunView) -> dict[str, Any]:
-    from db import commands, episodes, history, injections
+    from db import checkpoints, commands, episodes, history, injections
     from db import plans as table_of_plans
 
     plan = None if view.active_plan_version is None else table_of_plans.get(store, view.id, view.active_plan_version)
@@ -185,8 +230,13 @@ def _status(store: Store, view: RunView) -> dict[str, Any]:
         for device in history.devices(store, view.id)
     ]
     waiting = [row for row in table_of_plans.all_plans(store, view.id, limit=20) if row.status == "ready"]
+    last = history.last_step(store, view.id)
     return {
         "run": view,
+        "last_step": last,
+        "tokens_per_s": None if last is None else last.tokens_per_s,
+        "evaluation": next(iter(history.evaluations(store, view.id, limit=1)), None),
+        "checkpoint": next(iter(checkpoints.saved(store, view.id)), None),
         "devices": devices,
         "plan": plan,
         "plans_ready": [row.version for row in waiting],
@@ -194,6 +244,22 @@ def _status(store: Store, view: RunView) -> dict[str, Any]:
         "episodes": episodes.all_episodes(store, view.id, is_open=True),
         "commands": commands.recent(store, view.id, 5),
     }
+
+
+def _print_figures(view: RunView, found: dict[str, Any]) -> None:
+    last, evaluation, checkpoint = found["last_step"], found["evaluation"], found["checkpoint"]
+    if last is not None:
+        print(
+            f"grad norm {number(last.grad_norm)}  learning rate {number(last.learning_rate)}  "
+            f"{number(last.tokens_per_s)} tokens/s  MFU {percent(last.mfu)}"
+        )
+    if evaluation is not None:
+        print(f"evaluation before step {evaluation.step:,}: loss {evaluation.loss:.4g}, {clock(evaluation.at)}")
+    if checkpoint is not None:
+        print(f"checkpoint of step {checkpoint.step:,}, saved {age(checkpoint.at)}: {checkpoint.path}")
+    if view.num_attempts > 1 or view.num_restarts:
+        again = f", started again {view.num_restarts} of {view.max_restarts} times" if view.max_restarts else ""
+        print(f"attempt {max(view.num_attempts, 1)}{again}")
 
 
 def _places(document: dict[str, Any] | None) -> dict[int, str]:
@@ -215,6 +281,7 @@ def _print_status(view: RunView, found: dict[str, Any]) -> None:
     step = "-" if view.step is None else f"{view.step:,}"
     loss = "-" if view.loss is None else f"{view.loss:.4g}"
     print(f"step {step}  loss {loss}  step time {seconds(view.step_s) or '-'}  last heard {age(view.last_seen_at)}")
+    _print_figures(view, found)
     for episode in found["episodes"]:
         print(
             f"! device {episode.device} is {rate(episode.rate)} slow since {clock(episode.start_at)} "

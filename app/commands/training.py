@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.output import JsonOption, print_json, seconds
+from app.commands.output import JsonOption, print_json
 from app.commands.surroundings import open_store, person
 from db.settings import Settings
 
 if TYPE_CHECKING:
     from db.runs import RunView
-
-PROGRESS_S = 5.0
 
 
 def train(
@@ -25,66 +22,60 @@ def train(
     follow: Annotated[
         bool, typer.Option("--follow/--detach", help="Wait for the end, or go on in the background.")
     ] = True,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN|DIR",
+            help="Start from the newest checkpoint of a run, or from a folder with a checkpoint or a model.",
+            show_default="random weights",
+        ),
+    ] = None,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="How often an engine that dies is started again, from the newest checkpoint.")
+    ] = 3,
     as_json: JsonOption = False,
 ) -> None:
     """Start a run on this machine and register it. Ctrl-C stops it after the step it is in; twice kills it."""
+    from app.commands.progress import Progress
+    from app.commands.saving import start_from
     from app.local import trainer
+    from app.local.run_paths import starting_from, with_absolute_source, with_checkpoint_paths
     from app.local.stop_signals import StopSignals
     from db import runs
     from db.run_config import RunConfig
 
     settings = Settings.from_env()
-    checked = trainer.with_absolute_source(RunConfig.from_file(config), Path.cwd())
+    checked = with_absolute_source(RunConfig.from_file(config), Path.cwd())
+    checked = with_checkpoint_paths(checked, Path.cwd())
     plan = trainer.first_plan(checked)
     with open_store(settings) as store:
+        if source is not None:
+            checked = starting_from(checked, start_from(store, source, Path.cwd()))
         trainer.check_surroundings(store, settings)
+        progress = Progress(store, sys.stderr if as_json else sys.stdout)
         with StopSignals() as signals:
             run = runs.create(store, checked, plan=plan, actor=person())
-            _say(f"run {run.id}", as_json=as_json)
+            progress.say(f"run {run.id}")
             if not follow:
-                _detach(settings, run.id)
+                _detach(settings, run.id, max_restarts)
                 if as_json:
                     print_json({"run": run.id, "status": run.status})
                 return
-            progress = _Progress(as_json=as_json)
             ended = trainer.follow(
-                trainer.Trainer(store, settings, run),
+                trainer.Trainer(store, settings, run, max_restarts=max_restarts),
                 signals,
                 actor=person(),
-                on_stopping=lambda: _say(f"run {run.id}: stopping; Ctrl-C again kills it", as_json=as_json),
+                on_stopping=lambda: progress.say(f"run {run.id}: stopping; Ctrl-C again kills it"),
                 on_progress=progress.show,
             )
+            progress.end()
     _report(ended, settings, as_json=as_json)
     if ended.status not in ("finished", "stopped"):
         raise typer.Exit(1)
 
 
-class _Progress:
-    """One line every few seconds, when there is something new."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
-        self._shown: tuple[object, ...] = ()
-        self._next_at = 0.0
-
-    def show(self, run: RunView) -> None:
-        state = (run.status, run.step, run.active_plan_version)
-        is_new_status = state[:1] != self._shown[:1]
-        if state == self._shown or (time.monotonic() < self._next_at and not is_new_status):
-            return
-        self._shown, self._next_at = state, time.monotonic() + PROGRESS_S
-        line = f"run {run.id}: {run.status}"
-        if run.step is not None:
-            line += f", step {run.step + 1} of {run.config.train.num_steps}, loss {run.loss:.4g}, {seconds(run.step_s)}"
-            line += f" a step, plan v{run.active_plan_version}"
-        _say(line, as_json=self._as_json)
-
-
-def _say(line: str, *, as_json: bool) -> None:
-    print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
-
-
-def _detach(settings: Settings, run: int) -> None:
+def _detach(settings: Settings, run: int, max_restarts: int) -> None:
     """Hands the run to a process of its own, which nobody waits for."""
     from app.local import commands
     from app.local.environment import child_environment
@@ -93,7 +84,7 @@ def _detach(settings: Settings, run: int) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "app.local.trainer", str(run)],
+        [sys.executable, "-m", "app.local.trainer", str(run), str(max_restarts)],
         child_environment(settings),
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

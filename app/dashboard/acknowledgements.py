@@ -71,10 +71,12 @@ def progress(command: CommandView, *, now: datetime) -> str:
         return f"failed: {command.result or 'no reason given'} ({who})"
     if command.status == "applied":
         if command.applied_step is not None:
-            return f"applied at step {q.count(command.applied_step)} ({who})"
+            told = f": {command.result}" if command.result else ""
+            return f"applied at step {q.count(command.applied_step)}{told} ({who})"
         return f"done{': ' + command.result if command.result else ''} ({who})"
     waited_s = (now - command.created_at).total_seconds()
-    waits = "the controller" if command.status == "pending" else "the engine's next step boundary"
+    waits = "the engine to save it" if command.kind == "checkpoint" else "the engine's next step boundary"
+    waits = "the controller" if command.status == "pending" else waits
     late = f", already {q.age(waited_s)}" if waited_s > LATE_AFTER_S else ""
     return f"waits for {waits}{late} ({who})"
 

@@ -41,6 +41,15 @@ class RatePoint:
     rate: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationPoint:
+    """Loss on text that is not trained on, with the weights before `step`."""
+
+    step: int
+    at: datetime
+    loss: float
+
+
 CONFIG = {"displayModeBar": False, "scrollZoom": False, "doubleClick": "reset", "displaylogo": False}
 """How the figure behaves in the browser: drag zooms time, a double click shows everything again."""
 
@@ -58,6 +67,7 @@ def run_chart(
     revision: str,
     device: int | None = None,
     rates: Sequence[RatePoint] = (),
+    evaluations: Sequence[EvaluationPoint] = (),
     has_loss: bool = True,
 ) -> dict[str, Any]:
     """The figure: event lanes over step time, and as asked a device's rate and the loss.
@@ -68,6 +78,7 @@ def run_chart(
         revision: zoom survives as long as this text stays the same.
         device: adds a row with the rates of this device.
         rates: that device's rates, in step order.
+        evaluations: in step order; drawn as points over the loss.
     """
     rows = ["lanes", "step", *(["rate"] if device is not None else []), *(["loss"] if has_loss else [])]
     domains, height = _domains([_ROW_PX[row] for row in rows])
@@ -85,9 +96,10 @@ def run_chart(
         layout[_layout_key(axes["rate"])] |= _rate_axis(rates)
         titles["rate"] = (f"Rate of device {device}", "1 is healthy")
     if has_loss:
+        traces += [_evaluation_trace(evaluations, palette, axes["loss"])] if evaluations else []
         traces.append(_loss_trace(points, palette, axes["loss"]))
         layout[_layout_key(axes["loss"])] |= {"tickformat": ".3~g", "rangemode": "normal"}
-        titles["loss"] = ("Loss", _loss_note(points))
+        titles["loss"] = ("Loss", _loss_note(points, evaluations, palette))
     layout["annotations"] = [_title(palette, domains[rows.index(row)], *titles[row]) for row in titles]
     return {"data": traces, "layout": layout, "config": CONFIG}
 
@@ -275,8 +287,24 @@ def _loss_trace(points: Sequence[StepPoint], palette: Palette, axis: str) -> dic
     }
 
 
-def _loss_note(points: Sequence[StepPoint]) -> str:
+def _evaluation_trace(evaluations: Sequence[EvaluationPoint], palette: Palette, axis: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [instant(point.at) for point in evaluations],
+        "y": [_finite(point.loss) for point in evaluations],
+        "customdata": [point.step for point in evaluations],
+        "marker": {"symbol": "diamond", "size": 7, "color": palette.accent},
+        "hovertemplate": "evaluation before step %{customdata:,}: <b>%{y:.4~g}</b><extra></extra>",
+        "xaxis": "x",
+        "yaxis": axis,
+    }
+
+
+def _loss_note(points: Sequence[StepPoint], evaluations: Sequence[EvaluationPoint], palette: Palette) -> str:
     odd = [point for point in points if not math.isfinite(point.loss)]
+    if not odd and evaluations:
+        return f"mean cross-entropy per token   <span style='color:{palette.accent}'>\u25c6</span> evaluation"
     if not odd:
         return "mean cross-entropy per token"
     return f"<b>{q.number(odd[0].loss)} since step {odd[0].step:,}</b>"

@@ -44,6 +44,11 @@ DEFINITIONS = {
     "healthy_measured": "Healthy step time: median of the train steps in which every rate was below 1.05.",
     "healthy_predicted": "Healthy step time: predicted for the active plan at rate 1, since no healthy step is known.",
     "tokens": "Tokens of the global batch / step time.",
+    "mfu": (
+        "MFU (model FLOPs utilisation): floating-point operations that the model needs for a step, over what all "
+        "devices could do in that time."
+    ),
+    "grad_norm": "Gradient norm: global norm of the gradient before clipping, of the last step.",
 }
 
 
@@ -57,6 +62,7 @@ class Headline:
         measured_s: step time now.
         bound_s: capacity bound at the rates now.
         first_plan_s: predicted step time of the run's first plan at the rates now.
+        mfu, grad_norm: of the last step; None if it did not report them.
     """
 
     healthy_s: float | None
@@ -68,6 +74,8 @@ class Headline:
     saved_s: float
     first_plan_s: float | None
     tokens_per_s: float | None
+    mfu: float | None = None
+    grad_norm: float | None = None
 
     @property
     def slowdown(self) -> float | None:
@@ -114,6 +122,8 @@ def headline(
         saved_s=saved_s,
         first_plan_s=_predicted(first, profile, known),
         tokens_per_s=steps[-1].num_tokens / measured_s if steps and measured_s else None,
+        mfu=_reported(steps[-1].mfu) if steps else None,
+        grad_norm=_reported(steps[-1].grad_norm) if steps else None,
     )
 
 
@@ -209,6 +219,10 @@ def _predicted(plan: Plan | None, profile: ModelProfile | None, rates: Mapping[i
         return plan_step_s(plan, profile, rates)
     except PlannerError:
         return None
+
+
+def _reported(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _share(value: float | None, reference: float | None) -> float | None:

@@ -265,8 +265,10 @@ class _Feed:
     def _read(self) -> Snapshot:
         db = store()
         run = runs.get(db, self._run)
-        if run.attempt != self._attempt:
-            self._attempt = run.attempt
+        newest = history.last_step(db, self._run)
+        attempt = None if newest is None else newest.attempt
+        if attempt != self._attempt:  # the steps of the attempt before, from its checkpoint on, are void
+            self._attempt = attempt
             self._series, self._windows, self._rates, self._window_step = _Series(), {}, {}, None
         is_reload = time.monotonic() - self._reloaded_at > RELOAD_S
         if is_reload:
@@ -291,6 +293,7 @@ class _Feed:
             episodes=episodes.all_episodes(db, self._run, limit=500),
             injections=injections.all_injections(db, self._run, limit=200),
             switches=history.switches(db, self._run),
+            evaluations=history.evaluations(db, self._run, limit=MAX_POINTS),
             commands=commands.recent(db, self._run, limit=20),
             beats=beats(),
         )

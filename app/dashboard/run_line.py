@@ -91,15 +91,17 @@ def figures(snapshot: Snapshot) -> str:
     run, now = snapshot.run, snapshot.figures
     reference = DEFINITIONS["healthy_measured" if now.is_healthy_measured else "healthy_predicted"]
     healthy = f"{reference} Here {q.seconds(now.healthy_s)}." if now.healthy_s is not None else ""
-    has_bad_loss = run.loss is not None and not math.isfinite(run.loss)
+    is_bad = run.loss is not None and not math.isfinite(run.loss)
+    norm = "" if now.grad_norm is None else f"gradient norm {q.number(now.grad_norm)}"
+    mfu = "" if now.mfu is None else f"MFU {q.percent(now.mfu)}"
     bound = f"bound {q.seconds(now.bound_s)}" if now.bound_s is not None else "bound unknown"
     slower = "" if now.slowdown is None else _over_healthy(now.slowdown)
     tiles = [
         _figure("Step", q.count(run.step), f"of {q.count(run.config.train.num_steps)}", DEFINITIONS["step"]),
-        _figure("Loss", q.number(run.loss), "", DEFINITIONS["loss"], is_bad=has_bad_loss),
+        _figure("Loss", q.number(run.loss), norm, f"{DEFINITIONS['loss']} {DEFINITIONS['grad_norm']}", is_bad=is_bad),
         _figure("Step time", q.seconds(now.measured_s), bound, f"{DEFINITIONS['step_s']} {DEFINITIONS['bound']}"),
         _figure("Efficiency", q.percent(now.efficiency), slower, f"{DEFINITIONS['efficiency']} {healthy}"),
-        _figure("Tokens", q.number(now.tokens_per_s), "per second", DEFINITIONS["tokens"]),
+        _figure("Tokens per second", q.number(now.tokens_per_s), mfu, f"{DEFINITIONS['tokens']} {DEFINITIONS['mfu']}"),
         _figure("Lost to stragglers", q.duration(now.lost_s), "", f"{DEFINITIONS['lost']} {healthy}"),
         _figure("Saved by switches", q.duration(now.saved_s), "", DEFINITIONS["saved"]),
     ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from app.dashboard import plan_map
 from app.dashboard import quantities as q
 from app.dashboard.alert import Alert, Situation, alert
-from app.dashboard.charts import RatePoint, StepPoint
+from app.dashboard.charts import EvaluationPoint, RatePoint, StepPoint
 from app.dashboard.device_grid import Cell, cell_state
 from app.dashboard.event_lanes import Mark
 from app.dashboard.headline import Headline, headline, parsed
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from db.commands import CommandView
     from db.episodes import EpisodeView
     from db.heartbeats import BeatView
-    from db.history import DeviceView, RateWindow, StepView, SwitchView
+    from db.history import DeviceView, EvaluationView, RateWindow, StepView, SwitchView
     from db.injections import InjectionView
     from db.plans import PlanView
     from db.runs import RunView
@@ -57,7 +57,7 @@ class Snapshot:
         heard_at: when each device last measured something.
         plans: newest first; the first plan and the active one are always among them.
         episodes, injections: newest first, ended ones too.
-        switches: oldest first.
+        switches, evaluations: oldest first.
         commands: the last ones, newest first.
         beats: by service.
     """
@@ -72,6 +72,7 @@ class Snapshot:
     episodes: Sequence[EpisodeView]
     injections: Sequence[InjectionView]
     switches: Sequence[SwitchView]
+    evaluations: Sequence[EvaluationView]
     commands: Sequence[CommandView]
     beats: Mapping[str, BeatView]
 
@@ -212,6 +213,10 @@ class Snapshot:
             )
             for step in steps
         ]
+
+    def evaluation_points(self) -> list[EvaluationPoint]:
+        """Evaluations on the time axis."""
+        return [EvaluationPoint(step=entry.step, at=entry.at, loss=entry.loss) for entry in self.evaluations]
 
     def marks(self) -> list[Mark]:
         """Injections, shifts, plans and switches as marks on the time axis."""

@@ -13,10 +13,11 @@ from pathlib import Path
 from app.dashboard import launch
 from app.local.environment import child_environment
 from app.local.part import Command
+from db.run_config import RunConfig
 from db.settings import Settings
 
-EngineArgv = Callable[[int, int, Path], list[str]]
-"""From run, number of ranks and configuration file to the engine's command line."""
+EngineArgv = Callable[[int, int, Path, Path], list[str]]
+"""From run, number of ranks, configuration file and folder of checkpoints to the engine's command line."""
 
 
 def worker(settings: Settings) -> Command:
@@ -50,18 +51,32 @@ def engine(settings: Settings, run: int, argv: list[str]) -> Command:
     )
 
 
-def torchrun(run: int, num_ranks: int, config: Path) -> list[str]:
+def torchrun(run: int, num_ranks: int, config: Path, checkpoints: Path) -> list[str]:
     """`torchrun` on this machine alone; its own files lie beside the configuration."""
     return [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)),
+        *(sys.executable, "-m", "engine.launch", "--standalone", "--nproc-per-node", str(num_ranks)),
         *("--log-dir", str(config.parent / "ranks")),
-        *("-m", "engine", "--run-id", str(run), "--config", str(config)),
+        *("-m", "engine", "--run-id", str(run), "--config", str(config), "--checkpoints", str(checkpoints)),
+    ]
+
+
+def exporter(checkpoint: Path, config: Path, out: Path) -> list[str]:
+    """Turns a checkpoint into a folder in the form of Hugging Face."""
+    return [
+        *(sys.executable, "-m", "engine.export", "--checkpoint", str(checkpoint)),
+        *("--config", str(config), "--out", str(out)),
     ]
 
 
 def run_folder(settings: Settings, run: int) -> Path:
     """Files of one run."""
     return settings.home / "runs" / str(run)
+
+
+def checkpoint_folder(settings: Settings, run: int, config: RunConfig) -> Path:
+    """Where the checkpoints of a run go, as an absolute path."""
+    given = config.checkpoint.folder
+    return (Path(given).expanduser() if given else run_folder(settings, run) / "checkpoints").absolute()
 
 
 def _command(settings: Settings, name: str, argv: list[str], environment: dict[str, str] | None = None) -> Command:

@@ -56,6 +56,11 @@ class ActivePlan:
         if self._coming is None:
             self._coming = (plan.version, view.desired_version)
 
+    def tick(self, view: RunView) -> None:
+        """A plan that is no longer the target (the engine died before it had moved to it) is given up."""
+        if self._coming is not None and view.target_plan_version != self._coming[0]:
+            self._give_up(self._coming[0], "the engine ended before it had moved to it")
+
     def on_attempt(self) -> None:
         """The engine started anew: what was seen before says nothing about now."""
         if self.plan is not None:
@@ -109,20 +114,23 @@ class ActivePlan:
         self._watch.begin(plan, is_switch=is_switch, last_step=last_step)
 
     def _refuse(self, version: int, reason: str) -> None:
+        self._give_up(version, f"refused by the engine: {reason}")
+
+    def _give_up(self, version: int, reason: str) -> None:
         """The engine keeps its plan: so does the run, and whoever asked for the other one is told."""
         self._coming = None
         plan = plans.get(self._context.store, self._run, version)
         if plan.status not in ("approved", "switching"):
             return
-        log.warning("run %s: the engine refused plan %s: %s", self._run, version, reason)
-        move(self._context, plan, "rejected", f"refused by the engine: {reason}")
+        log.warning("run %s: plan %s is given up: %s", self._run, version, reason)
+        move(self._context, plan, "rejected", reason)
         view = runs.get(self._context.store, self._run)
         if self.plan is not None and view.target_plan_version == version:
             runs.change(self._context.store, self._run, target_plan_version=self.plan.version)
         for command in commands.recent(self._context.store, self._run, 50):
             is_approval = command.kind == "approve" and command.arguments == {"version": version}
             if command.status == "accepted" and (is_approval or plan.key == command_key(command.id)):
-                commands.finish(self._context.store, command.id, ok=False, result=f"the engine refused it: {reason}")
+                commands.finish(self._context.store, command.id, ok=False, result=reason)
 
     def _recorded_reason(self, version: int) -> str:
         """Why the engine refused, from SQL: the message was recorded and then forgotten by a restart."""

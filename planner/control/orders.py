@@ -1,17 +1,19 @@
 """Commands of people, turned into desired state.
 
 A command that the engine has to obey is `accepted` with the version of the desired document that carries
-it, and `applied` when telemetry reports that version. One that concerns the controller alone is done at once.
-What cannot be done fails with the reason. Repeating a command that was half done does no harm.
+it, and `applied` when telemetry reports that version; a checkpoint when the engine reports it saved. One that
+concerns the controller alone is done at once. What cannot be done fails with the reason. Repeating a command
+that was half done does no harm.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 
-from db import commands, injections, runs
+from db import checkpoints, commands, injections, runs
 from db.commands import CommandView
 from db.errors import InputError, TransitionError
 from db.runs import RunView
@@ -22,17 +24,26 @@ from planner.control.planning import Planning
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A checkpoint that was asked for: which request, and the version of the desired document that carries it."""
+
+    number: int
+    desired_version: int
+
+
 class Orders:
     """Obeys the commands of one run."""
 
     def __init__(self, context: Context, run: int, planning: Planning) -> None:
         self._context, self._run, self._planning = context, run, planning
-        self._kinds: dict[str, Callable[[CommandView, RunView], int | str]] = {
+        self._kinds: dict[str, Callable[[CommandView, RunView], int | str | Request]] = {
             "inject": self._inject,
             "clear": self._clear,
             "pause": lambda command, view: self._change(is_paused=True),
             "resume": lambda command, view: self._change(is_paused=False),
             "stop": lambda command, view: self._change(is_stopping=True),
+            "checkpoint": self._checkpoint,
             "approve": self._approve,
             "reject": self._reject,
             "rollback": self._roll_back,
@@ -48,7 +59,11 @@ class Orders:
             commands.finish(self._context.store, command.id, ok=False, result=str(error))
             return
         log.info("run %s: %s by %s", self._run, command.kind, command.actor)
-        if isinstance(outcome, int):
+        if isinstance(outcome, Request):
+            commands.accept(
+                self._context.store, command.id, desired_version=outcome.desired_version, request=outcome.number
+            )
+        elif isinstance(outcome, int):
             commands.accept(self._context.store, command.id, desired_version=outcome)
         else:
             commands.finish(self._context.store, command.id, ok=True, result=outcome)
@@ -58,9 +73,36 @@ class Orders:
         injections.clear(self._context.store, self._run, devices)
         self._change()
 
+    def settle_checkpoints(self) -> None:
+        """Tells whoever waits for a checkpoint what the engine has reported, from SQL. Safe to repeat."""
+        for command in commands.waiting(self._context.store, self._run, "checkpoint"):
+            assert command.request is not None
+            found = checkpoints.answer(self._context.store, self._run, command.request)
+            if found is not None:
+                is_saved = found.status != "failed"
+                commands.finish(
+                    self._context.store,
+                    command.id,
+                    ok=is_saved,
+                    result=f"saved to {found.path}" if is_saved else found.reason or "the engine did not say why",
+                    step=found.step if is_saved else None,
+                )
+
+    def on_attempt(self) -> None:
+        """The engine started anew: a checkpoint that it still owes is asked for again."""
+        self.settle_checkpoints()
+        owed = commands.waiting(self._context.store, self._run, "checkpoint")
+        if owed:
+            request = self._request_checkpoint()
+            for command in owed:
+                commands.ask_again(
+                    self._context.store, command.id, desired_version=request.desired_version, request=request.number
+                )
+
     def end(self, view: RunView) -> None:
         """The run has ended: every command gets its end, and every injection too."""
         injections.clear(self._context.store, self._run)
+        self.settle_checkpoints()
         for command in commands.recent(self._context.store, self._run, 1000):
             if command.status in ("pending", "accepted"):
                 is_done = command.kind == "stop" and view.status != "failed"
@@ -79,6 +121,13 @@ class Orders:
     def _clear(self, command: CommandView, view: RunView) -> int:
         injections.clear(self._context.store, self._run, command.arguments["devices"])
         return self._change()
+
+    def _checkpoint(self, command: CommandView, view: RunView) -> Request:
+        return self._request_checkpoint()
+
+    def _request_checkpoint(self) -> Request:
+        version, number = runs.request_checkpoint(self._context.store, self._run)
+        return Request(number=number, desired_version=version)
 
     def _approve(self, command: CommandView, view: RunView) -> int:
         return self._planning.approve(command.arguments["version"], actor=command.actor)

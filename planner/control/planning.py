@@ -31,6 +31,7 @@ SOLVING_GRACE_S = 30.0
 SCAN_S = 1.0
 MEASURE_S = 5.0
 OPEN = ("queued", "solving", "ready", "approved", "switching")
+TRAINS = ("training", "paused")
 AGAIN = ":again"
 
 
@@ -82,7 +83,7 @@ class Planning:
         """
         if view.profile is None or self._active.plan is None:
             return "the run is not calibrated yet"
-        if view.status not in ("training", "paused"):
+        if view.status not in TRAINS:
             return f"the run is {view.status}"
         known = plans.all_plans(self._context.store, self._run, limit=20)
         for plan in known:
@@ -179,6 +180,8 @@ class Planning:
             if self._waits(plan, view):
                 self._announce(plan, view)
                 return False
+            if view.status not in TRAINS:
+                return True  # an engine that starts anew starts with the plan it had
             self._decide(plan, view)
         elif plan.status == "approved" and self._active.plan is not None:
             self._active.switch_to(plan)

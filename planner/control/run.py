@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from db import commands, injections, recorder, runs
 from db.errors import TransitionError
-from db.messages import Hello, Step, Switch, Telemetry
+from db.messages import Checkpoint, Hello, Step, Switch, Telemetry
 from db.runs import RunView
 from planner.control.active import ActivePlan
 from planner.control.context import Context
@@ -44,6 +44,7 @@ class RunControl:
         self.active = ActivePlan(context, view, self.watch)
         self.planning = Planning(context, view, self.watch, self.active)
         self.orders = Orders(context, view.id, self.planning)
+        self.orders.settle_checkpoints()
         self.cursor = recorder.cursor(context.store, view.id)
         self._attempt = view.attempt
         self._last_seq = -1
@@ -67,6 +68,7 @@ class RunControl:
         if view.attempt != self._attempt:
             self._attempt, self._last_seq, self._confirmed = view.attempt, -1, -1
             self.active.on_attempt()
+            self.orders.on_attempt()
             self.planning.is_wanted = False
         lag_s = None
         for message in messages:
@@ -75,6 +77,8 @@ class RunControl:
             self._last_seq = max(self._last_seq, message.seq)
             if isinstance(message, Switch):
                 self._take_switch(message)
+            elif isinstance(message, Checkpoint):
+                self.orders.settle_checkpoints()
             elif isinstance(message, Step):
                 self._take_step(message)
                 lag_s = (self._context.clock.now() - message.at).total_seconds()
@@ -84,6 +88,7 @@ class RunControl:
 
     def tick(self, view: RunView) -> None:
         """What is due without a message."""
+        self.active.tick(view)
         self.planning.tick(view)
         self._notice_silence(view)
 

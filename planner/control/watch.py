@@ -42,6 +42,8 @@ class Watch:
     def begin(self, plan: PlanView, *, is_switch: bool, last_step: int) -> None:
         """Starts over under a plan; what it assumed are the rates it was planned for."""
         assert plan.document is not None
+        if last_step < 0:
+            self._times.clear()  # a new attempt may count from an earlier step
         self.detector.begin(
             Plan.from_json(plan.document), plan.version, plan.rates, is_switch=is_switch, last_step=last_step
         )

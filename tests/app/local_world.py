@@ -12,12 +12,12 @@ from pathlib import Path
 SCRIPT = Path(__file__).with_name("scripted_engine.py")
 
 
-def scripted(*options: str) -> Callable[[int, int, Path], list[str]]:
+def scripted(*options: str) -> Callable[[int, int, Path, Path], list[str]]:
     """Builds the scripted engine's command line, where `torchrun` would stand."""
 
-    def argv(run: int, num_ranks: int, config: Path) -> list[str]:
+    def argv(run: int, num_ranks: int, config: Path, checkpoints: Path) -> list[str]:
         del num_ranks
-        return [sys.executable, str(SCRIPT), str(run), str(config), *options]
+        return [sys.executable, str(SCRIPT), str(run), str(config), str(checkpoints), *options]
 
     return argv
 

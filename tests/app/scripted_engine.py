@@ -1,8 +1,10 @@
 """A stand-in for the engine: one process that speaks the real telemetry over the real broker.
 
-`python scripted_engine.py RUN CONFIG [exit=N]` obeys the desired document (plan, injections, pause,
-stop); steps take as long as the planner's cost model says for a profile of fast layers. `exit=N`
-ends it with that status after three steps.
+`python scripted_engine.py RUN CONFIG CHECKPOINTS [exit=N] [deaths=S,S]` obeys the desired document (plan,
+injections, pause, stop, checkpoint); steps take as long as the planner's cost model says for a profile of fast
+layers. It saves every `checkpoint.every_steps` steps and on request, and goes on from the newest checkpoint.
+`exit=N` ends it with that status at step 3; with `deaths` at the first of these steps in its first attempt, at the
+second in its second, and never after that.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ import os
 import secrets
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from db.bus import Bus
-from db.messages import Desired, DeviceInfo, Hello, Profile, State, Step, Switch, utc_now
+from db.messages import Checkpoint, Desired, DeviceInfo, Hello, Profile, State, Step, Switch, utc_now
 from db.run_config import RunConfig
 from db.settings import Settings
 from planner.cost import plan_step_s
@@ -24,24 +27,32 @@ from planner.spec import ModelProfile
 LAYER_S = 0.001
 
 
-def main(run: int, config: RunConfig, exit_code: int | None) -> int:
+def main(run: int, config: RunConfig, checkpoints: Path, exit_code: int | None, deaths: list[int] | None) -> int:
     """Runs to the end that the configuration or the desired document asks for."""
+    if deaths is not None:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        (checkpoints / f"attempt-{secrets.token_hex(4)}").touch()
+        num_attempts = len(list(checkpoints.glob("attempt-*")))
+        dies_at = deaths[num_attempts - 1] if num_attempts <= len(deaths) else None
+    else:
+        dies_at = None if exit_code is None else 3
     with Bus(Settings.from_env().broker_url()) as bus:
-        return _Script(bus, run, config).play(exit_code)
+        return _Script(bus, run, config, checkpoints).play(exit_code or 0, dies_at)
 
 
 class _Script:
-    def __init__(self, bus: Bus, run: int, config: RunConfig) -> None:
-        self.bus, self.run, self.config = bus, run, config
-        self.attempt, self.seq, self.step = secrets.token_hex(4), 0, 0
+    def __init__(self, bus: Bus, run: int, config: RunConfig, checkpoints: Path) -> None:
+        self.bus, self.run, self.config, self.checkpoints = bus, run, config, checkpoints
+        self.attempt, self.seq, self.num_requests = secrets.token_hex(4), 0, 0
+        self.step = max((int(path.name.split("-")[1]) for path in checkpoints.glob("step-*")), default=0)
         self.profile = profile(config)
         self.desired: Desired | None = None
 
-    def play(self, exit_code: int | None) -> int:
+    def play(self, exit_code: int, dies_at: int | None) -> int:
         self.send(State, state="starting")
         while (first := self.bus.wait_desired_change(self.run, 60.0)) is None:
             pass
-        self.desired = first
+        self.desired, self.num_requests = first, first.checkpoint
         devices = tuple(
             DeviceInfo(device=device, node=node, rank=device, pid=os.getpid(), host="here", backend="emulated")
             for node, ids in enumerate(self.config.nodes)
@@ -53,7 +64,7 @@ class _Script:
         self.send(State, state="training")
         is_new_plan = True
         while self.step < self.config.train.num_steps:
-            if self.step == 3 and exit_code is not None:
+            if self.step == dies_at:
                 return exit_code
             is_new_plan |= self._obey()
             assert self.desired is not None
@@ -66,6 +77,9 @@ class _Script:
                 continue
             self._train("first" if is_new_plan else "train")
             is_new_plan = False
+            every = self.config.checkpoint.every_steps
+            if self.desired.checkpoint > self.num_requests or (every and self.step % every == 0):
+                self._save()
         self.send(State, state="finished", step=self.step)
         return 0
 
@@ -111,8 +125,28 @@ class _Script:
             samples=(self.step * batch, (self.step + 1) * batch),
             rates=tuple(rates[device] for device in range(num)),
             compute_s=tuple(step_s / 2 for _ in range(num)),
+            grad_norm=1.5,
+            learning_rate=self.config.train.learning_rate,
+            mfu=0.31,
         )
         self.step += 1
+
+    def _save(self) -> None:
+        assert self.desired is not None
+        self.num_requests = self.desired.checkpoint
+        folder = self.checkpoints / f"step-{self.step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "weights").write_text("w")
+        self.send(
+            Checkpoint,
+            step=self.step,
+            request=self.num_requests,
+            outcome="saved",
+            path=str(folder),
+            num_bytes=1,
+            pause_s=0.01,
+            seconds=0.02,
+        )
 
     def send(self, kind: type[Any], **fields: Any) -> None:
         version = self.desired.version if self.desired else 0
@@ -147,5 +181,13 @@ def profile(config: RunConfig) -> ModelProfile:
 
 
 if __name__ == "__main__":
-    options = dict(argument.split("=") for argument in sys.argv[3:])
-    sys.exit(main(int(sys.argv[1]), RunConfig.from_file(sys.argv[2]), int(options["exit"]) if options else None))
+    options = dict(argument.split("=") for argument in sys.argv[4:])
+    sys.exit(
+        main(
+            int(sys.argv[1]),
+            RunConfig.from_file(sys.argv[2]),
+            Path(sys.argv[3]),
+            int(options["exit"]) if "exit" in options else None,
+            [int(step) for step in options["deaths"].split(",")] if "deaths" in options else None,
+        )
+    )

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from unittest import mock
 
 from db import commands, episodes, injections, plans, recorder, runs
-from db.messages import DeviceInfo, Hello, Profile, State, Step, Switch
+from db.messages import DeviceInfo, Evaluation, Hello, Profile, State, Step, Switch
 from db.run_config import ClusterConfig, ControlConfig, ModelConfig, ParallelConfig, RunConfig, TrainConfig
 from db.runs import RunView
 from db.store import Store
@@ -123,6 +123,9 @@ class SeededRun:
                         ),
                         rates=rates,
                         compute_s=tuple(0.4 * rate for rate in rates),
+                        grad_norm=1.8 * math.exp(-self.step / 90) + 0.4,
+                        learning_rate=self.config.train.learning_rate,
+                        mfu=0.42 / max([1.0, *(rate for rate in self.rates.values() if math.isfinite(rate))]),
                     ),
                 )
             )
@@ -258,12 +261,18 @@ class SeededRun:
         plans.set_measured(self.store, self.id, self.version, seconds)
         return self
 
+    def evaluate(self) -> SeededRun:
+        """Loss on text that is not trained on."""
+        loss = 1.05 * self._loss()
+        self._send(Evaluation(**self._head(after_s=0.8), step=self.step, loss=loss, num_tokens=4096, seconds=0.8))
+        return self
+
     def state(self, state: str, *, reason: str = "") -> SeededRun:
         """The engine reports its own state (paused, finished, ...)."""
         self._send(State(**self._head(after_s=0.2), state=state, step=self.step, reason=reason))
         return self
 
-    def _send(self, message: Hello | Profile | State | Switch) -> None:
+    def _send(self, message: Evaluation | Hello | Profile | State | Switch) -> None:
         with clock_at(self.now):
             recorder.record(self.store, self.id, [(f"{self.seq}-0", message)])
 

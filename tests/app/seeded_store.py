@@ -25,7 +25,8 @@ def healthy_run(store: Store, *, begin_at: datetime, num_steps: int = 60) -> See
 
 def straggling_run(store: Store, *, begin_at: datetime, name: str = "llama-16L") -> SeededRun:
     """Healthy, then device 3 slows down by injection, a plan absorbs it: the whole loop."""
-    story = SeededRun(store, config_of(name), begin_at=begin_at).start().steps(90)
+    story = SeededRun(store, config_of(name), begin_at=begin_at).start()
+    story.steps(40).evaluate().steps(40).evaluate().steps(10)
     story.inject(3, 2.57)
     story.steps(4).detect(3)
     version = story.propose(absorbing_plan())

@@ -86,8 +86,8 @@ def switch(version: int, number: int, *, outcome: str = "applied", reason: str =
 def command(kind: str = "inject", status: str = "applied", **more: Any) -> CommandView:
     values: dict[str, Any] = {
         "id": 1, "run": 7, "kind": kind, "arguments": {"devices": [3], "rate": 2.57, "for_s": None}, "actor": "ada",
-        "source": "dashboard", "status": status, "result": "", "desired_version": 2, "applied_step": 10,
-        "created_at": at(9), "accepted_at": at(9.3), "done_at": at(10),
+        "source": "dashboard", "status": status, "result": "", "desired_version": 2, "request": None,
+        "applied_step": 10, "created_at": at(9), "accepted_at": at(9.3), "done_at": at(10),
     }  # fmt: skip
     return CommandView(**(values | more))
 

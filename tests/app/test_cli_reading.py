@@ -70,6 +70,10 @@ def test_status_names_the_straggler_the_plan_and_the_injection(store: Store, run
     assert "run 1  llama-16L  training  plan v2 (automatic)" in shown
     assert "! device 3 is 2.57x slow since" in shown
     assert "injected: device 3 at 2.57x (active)" in shown
+    assert "grad norm 0.725  learning rate 0.003  " in shown
+    assert "tokens/s  MFU 16.3 %" in shown
+    assert "evaluation before step 80: loss " in shown
+    assert "attempt" not in shown, "it was started once"
     assert "devices 0 1" in shown
     assert "...#########...." in shown  # layers 3-11 of 16, to scale
     document = json.loads(run("status", "1", "--json"))
@@ -103,7 +107,11 @@ def test_samples_filter_and_page(store: Store, run: Run) -> None:
     assert [(row["step"], row["device"]) for row in rows][:2] == [(3, 0), (3, 1)]
     assert len(rows) == 10
     assert "has no samples in this range" in run("samples", "1", "--since-step", "1000")
-    assert run("samples", "1", "--csv", "--limit", "2").splitlines()[0] == "step,device,rate,compute_s,phase"
+    headings = "step,device,rate,compute_s,phase,grad_norm,learning_rate,tokens_per_s,mfu"
+    assert run("samples", "1", "--csv", "--limit", "2").splitlines()[0] == headings
+    assert (rows[0]["learning_rate"], rows[0]["mfu"]) == (3e-3, 0.42)
+    assert rows[0]["tokens_per_s"] == pytest.approx(1024 / 2.0, rel=0.6)
+    assert rows[0]["grad_norm"] == rows[1]["grad_norm"] > 1.0
 
 
 def test_plans_and_their_rates(store: Store, run: Run) -> None:

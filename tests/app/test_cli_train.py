@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +18,10 @@ import pytest
 
 from app.cli import main
 from app.local import trainer
+from app.local.run_paths import with_absolute_source, with_checkpoint_paths
 from app.local.system import LocalSystem
-from app.local.trainer import Trainer, first_plan, with_absolute_source
-from db import audit, commands, history, runs
+from app.local.trainer import Trainer, first_plan
+from db import audit, checkpoints, commands, history, runs
 from db.errors import InputError
 from db.run_config import RunConfig
 from db.settings import Settings
@@ -65,7 +67,8 @@ def environment(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def choose(*options: str) -> None:
-        monkeypatch.setattr(trainer, "Trainer", functools.partial(Trainer, engine=scripted(*options)))
+        made = functools.partial(Trainer, engine=scripted(*options), first_delay_s=0.05)
+        monkeypatch.setattr(trainer, "Trainer", made)
 
     choose()
     return choose
@@ -101,10 +104,161 @@ def test_an_engine_that_fails_fails_the_run(
 ) -> None:
     engine("exit=7")
     (environment / "config.toml").write_text(SHORT)
-    assert main(["train", "config.toml"]) == 1
+    assert main(["train", "config.toml", "--max-restarts", "0"]) == 1
     run = runs.all_runs(system.store)[0]
     assert (run.status, run.reason) == ("failed", "the engine exited with status 7")
+    assert run.num_attempts == 1
     assert f"log: {system.settings.home}/runs/{run.id}/engine.log" in capsys.readouterr().out
+
+
+def test_an_engine_that_dies_is_started_again_and_goes_on_from_its_checkpoint(
+    system: LocalSystem, environment: Path, engine: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine("exit=137", "deaths=7,11")
+    (environment / "config.toml").write_text("[train]\nnum_steps = 14\n[checkpoint]\nevery_steps = 4\n")
+    assert main(["train", "config.toml"]) == 0
+    run = runs.all_runs(system.store)[0]
+    assert (run.status, run.step, run.num_attempts, run.num_restarts) == ("finished", 13, 3, 2)
+    steps = history.steps(system.store, run.id)
+    assert [step.step for step in steps] == list(range(14))
+    attempts = [step.attempt for step in steps]
+    borders = [index for index in range(1, 14) if attempts[index] != attempts[index - 1]]
+    assert borders == [4, 8], "the steps after the checkpoint are those of the attempt that ran them last"
+    assert [step.samples[0] for step in steps] == [16 * index for index in range(14)]
+    saved = [(entry.step, entry.status) for entry in checkpoints.all_checkpoints(system.store, run.id)]
+    assert saved == [(12, "saved"), (8, "saved"), (4, "removed")]
+    folder = system.settings.home / "runs" / str(run.id) / "checkpoints"
+    assert checkpoints.saved(system.store, run.id)[0].path == str(folder / "step-12")
+    restarts = [entry for entry in audit.entries(system.store, run.id) if entry.action == "run.restart"]
+    assert [(entry.target, entry.detail["exit_code"]) for entry in restarts] == [("attempt 3", 137), ("attempt 2", 137)]
+    assert "lost (attempt 2), the engine exited with status 137; started again in " in capsys.readouterr().out
+    assert main(["status", str(run.id)]) == 0
+    assert "attempt 3, started again 2 of 3 times" in capsys.readouterr().out
+
+
+def test_an_engine_that_keeps_dying_fails_the_run(
+    system: LocalSystem, environment: Path, engine: Callable[..., None]
+) -> None:
+    engine("exit=7")
+    (environment / "config.toml").write_text(SHORT)
+    assert main(["train", "config.toml", "--max-restarts", "2"]) == 1
+    run = runs.all_runs(system.store)[0]
+    expected = "the engine exited with status 7; it was started again 2 times before"
+    assert (run.status, run.reason, run.num_attempts) == ("failed", expected, 3)
+
+
+def test_an_engine_that_dies_without_a_step_is_started_again_once(
+    system: LocalSystem, environment: Path, engine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "LAST_WORDS_S", 0.5)
+    engine("exit=7", "deaths=0,0,0")
+    (environment / "config.toml").write_text(SHORT)
+    assert main(["train", "config.toml"]) == 1
+    run = runs.all_runs(system.store)[0]
+    expected = "the engine exited with status 7; no new step or checkpoint since it was started again"
+    assert (run.status, run.reason, run.num_restarts) == ("failed", expected, 1)
+
+
+def test_an_engine_whose_input_is_wrong_is_not_started_again(
+    system: LocalSystem, environment: Path, engine: Callable[..., None]
+) -> None:
+    engine("exit=2")
+    (environment / "config.toml").write_text(SHORT)
+    assert main(["train", "config.toml"]) == 1
+    run = runs.all_runs(system.store)[0]
+    assert (run.status, run.reason, run.num_restarts) == ("failed", "the engine exited with status 2", 0)
+
+
+@pytest.mark.parametrize("by", ["command", "signal"])
+def test_a_stop_before_a_restart_ends_the_run(
+    system: LocalSystem, environment: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    slow = functools.partial(Trainer, engine=scripted("exit=7"), first_delay_s=600.0)
+    monkeypatch.setattr(trainer, "Trainer", slow)
+    (environment / "config.toml").write_text(SHORT)
+    known = len(runs.all_runs(system.store))
+
+    def stop_once_it_is_lost() -> None:
+        wait_for(
+            lambda: len(found := runs.all_runs(system.store)) > known and found[0].num_restarts == 1, "the engine dies"
+        )
+        if by == "signal":
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            commands.submit(system.store, runs.all_runs(system.store)[0].id, "stop", {}, actor="ann", source="cli")
+
+    threading.Thread(target=stop_once_it_is_lost).start()
+    assert main(["train", "config.toml"]) == 0
+    run = runs.all_runs(system.store)[0]
+    assert (run.status, run.reason) == ("stopped", "the engine exited with status 7")
+    wait_for(lambda: commands.recent(system.store, run.id, 1)[0].status == "applied", "the stop is acknowledged")
+
+
+def test_a_checkpoint_is_asked_for_listed_and_started_from(
+    system: LocalSystem, environment: Path, engine: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (environment / "config.toml").write_text(ENDLESS)
+    said: list[str] = []
+
+    def ask() -> None:
+        wait_for(lambda: _newest_step(system.store) >= 3, "it trains")
+        run = runs.all_runs(system.store)[0].id
+        root = str(Path(__file__).parents[2])
+        argv = [sys.executable, "-m", "app.cli", "checkpoint", str(run)]
+        asked = subprocess.run(argv, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True, check=False)
+        said.append(asked.stdout)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    assert main(["train", "config.toml"]) == 0
+    asker.join()
+    first = runs.all_runs(system.store)[0]
+    saved = checkpoints.saved(system.store, first.id)[0]
+    assert said == [f"checkpoint: applied at step {saved.step}: saved to {saved.path}\n"]
+    capsys.readouterr()
+    assert main(["checkpoints", str(first.id)]) == 0
+    out = capsys.readouterr().out
+    assert saved.path in out
+    assert "saved" in out
+    assert main(["checkpoints", str(first.id), "--json"]) == 0
+    assert [entry["step"] for entry in json.loads(capsys.readouterr().out)] == [saved.step]
+
+    (environment / "config.toml").write_text(SHORT)
+    for source in (str(first.id), saved.path, os.path.relpath(saved.path, environment)):
+        assert main(["train", "config.toml", "--from", source]) == 0
+        new = runs.all_runs(system.store)[0]
+        assert new.config.checkpoint.start_from == str(Path(saved.path).resolve())
+        assert new.id > first.id
+        assert new.config.checkpoint.folder == ""
+    shutil.rmtree(saved.path)
+    capsys.readouterr()
+    assert main(["train", "config.toml", "--from", str(first.id)]) == 2
+    expected = f"malleus: expected the checkpoint of run {first.id} at {saved.path}, found nothing there\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("nowhere", "--from must be the number of a run or a folder with a checkpoint or a model, given nowhere"),
+        ("empty", "--from must be the number of a run or a folder with a checkpoint or a model, given empty"),
+        (
+            "config.toml",
+            "--from must be the number of a run or a folder with a checkpoint or a model, given config.toml",
+        ),
+        ("9999", "unknown run 9999"),
+    ],
+)
+def test_nothing_to_start_from_registers_nothing(
+    system: LocalSystem, environment: Path, capsys: pytest.CaptureFixture[str], source: str, expected: str
+) -> None:
+    (environment / "config.toml").write_text(SHORT)
+    (environment / "empty").mkdir()
+    before = len(runs.all_runs(system.store))
+    assert main(["train", "config.toml", "--from", source]) == 2
+    assert expected in capsys.readouterr().err
+    assert len(runs.all_runs(system.store)) == before
 
 
 def test_an_engine_that_cannot_start_fails_the_run(
@@ -185,6 +339,7 @@ def test_detached_it_goes_on_in_the_background(
     assert main(["train", "config.toml", "--detach", "--json"]) == 0
     run = json.loads(capsys.readouterr().out)["run"]
     wait_for(lambda: runs.get(system.store, run).status == "finished", "the run ends")
+    assert runs.get(system.store, run).max_restarts == 3
     wait_for(lambda: not _engines(system.settings), "the trainer ends")
 
 
@@ -253,6 +408,17 @@ def test_a_relative_source_is_made_absolute(tmp_path: Path) -> None:
     assert with_absolute_source(RunConfig(), tmp_path) == RunConfig()
     with pytest.raises(InputError, match="existing file or folder"):
         with_absolute_source(config, tmp_path / "texts")
+
+
+def test_paths_of_checkpoints_are_made_absolute(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()
+    config = RunConfig.from_toml('[checkpoint]\nfolder = "kept"\nstart_from = "model"\n')
+    checked = with_checkpoint_paths(config, tmp_path).checkpoint
+    assert (checked.folder, checked.start_from) == (str(tmp_path / "kept"), str(tmp_path / "model"))
+    assert with_checkpoint_paths(RunConfig(), tmp_path) == RunConfig()
+    with pytest.raises(InputError, match=r"start_from must be a folder with a checkpoint or a model, given '.*/kept/"):
+        with_checkpoint_paths(config, tmp_path / "kept")
 
 
 def test_a_relative_tokenizer_is_made_absolute(tmp_path: Path) -> None:

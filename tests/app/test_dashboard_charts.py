@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 
 from app.dashboard import charts
-from app.dashboard.charts import RatePoint, StepPoint
+from app.dashboard.charts import EvaluationPoint, RatePoint, StepPoint
 from app.dashboard.event_lanes import MAX_LINES, Mark
 from app.dashboard.palette import LIGHT
 
@@ -40,6 +40,20 @@ def test_rows_share_one_time_axis() -> None:
     domains = [drawn["layout"][name]["domain"] for name in ("yaxis", "yaxis2", "yaxis3", "yaxis4")]
     assert all(low > below_high for (low, _), (_, below_high) in pairwise(domains)), "no overlap"
     assert drawn["layout"]["uirevision"] == "7"
+
+
+def test_evaluations_are_points_over_the_loss() -> None:
+    evaluations = [
+        EvaluationPoint(step=step, at=BEGIN + timedelta(seconds=2 * step), loss=loss)
+        for step, loss in ((2, 2.1), (4, math.nan))
+    ]
+    drawn = figure([point(step) for step in range(5)], evaluations=evaluations)
+    *_, points, line = drawn["data"]
+    assert (points["mode"], points["y"], points["customdata"]) == ("markers", [2.1, None], [2, 4])
+    assert points["yaxis"] == line["yaxis"] == "y3"
+    assert "evaluation" in drawn["layout"]["annotations"][-1]["text"]
+    assert "evaluation" not in figure([point(0)])["layout"]["annotations"][-1]["text"]
+    assert figure([point(0), point(1)], evaluations=evaluations, has_loss=False)["data"][-1]["yaxis"] == "y2"
 
 
 def test_odd_values_are_gaps() -> None:

@@ -110,6 +110,22 @@ def test_a_new_attempt_starts_the_series_anew(store: Store) -> None:
     story.start().steps(5)
     steps = reads.snapshot(story.id).steps
     assert [step.attempt for step in steps if step.step == 12] == ["second"]
+    assert [step.step for step in steps][-1] == 14, "what the first attempt did after step 10 is void"
+
+
+def test_the_series_follows_an_attempt_that_was_seen_before_its_first_step(store: Store) -> None:
+    story = seeded_store.healthy_run(store, begin_at=BEGIN, num_steps=30)
+    story.attempt, story.seq, story.step = "second", 0, 20
+    story.start()
+    assert reads.snapshot(story.id).steps[-1].step == 29
+    story.steps(3)
+    reads._feed(str(reads.store()), story.id)._read_at = -math.inf
+    assert [(step.step, step.attempt) for step in reads.snapshot(story.id).steps][-4:] == [
+        (19, "first"),
+        (20, "second"),
+        (21, "second"),
+        (22, "second"),
+    ]
 
 
 def test_silent_devices_are_unknown_and_remembered(store: Store) -> None:

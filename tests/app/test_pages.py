@@ -9,12 +9,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.dashboard import reads
-from db import commands
+from db import commands, runs
 from db.store import Store
 from tests.app import seeded_store
 from tests.app.seeded_run import SeededRun
 from tests.app.seeded_store import alive, tell_until_now
-from tests.app.seeded_world import TOKEN, close_world, drawings, open_world, page, texts
+from tests.app.seeded_world import TOKEN, again, close_world, drawings, open_world, page, texts
 from tests.app.story_rows import plain
 
 MAIN = Path(__file__).parents[2] / "app" / "dashboard" / "main.py"
@@ -179,6 +179,25 @@ def test_pause_is_a_command_that_is_acknowledged(store: Store, unlocked: None) -
     commands.apply_observed(store, story.id, 2, 61)
     assert "applied at step 61" in texts(at.run())
     assert enabled(at)["live_pause"]
+
+
+def test_a_checkpoint_is_asked_for_and_acknowledged_once_it_is_saved(store: Store, unlocked: None) -> None:
+    story = tell_until_now(store, seeded_store.straggling_run)
+    alive(store)
+    at = page(show_live, run=str(story.id))
+    said = plain(texts(at))
+    assert "gradient norm 0." in said
+    assert "MFU 16 %" in said
+    at.button(key="live_checkpoint").click().run()
+    asked = commands.recent(store, story.id)[0]
+    assert (asked.kind, asked.status, asked.source) == ("checkpoint", "pending", "dashboard")
+    version, request = runs.request_checkpoint(store, story.id)
+    commands.accept(store, asked.id, desired_version=version, request=request)
+    assert "waits for the engine to save it" in texts(again(at))
+    assert not enabled(at)["live_checkpoint"], "one is under way"
+    commands.finish(store, asked.id, ok=True, result="saved to /there", step=61)
+    assert "applied at step 61: saved to /there" in texts(again(at))
+    assert enabled(at)["live_checkpoint"]
 
 
 def test_without_token_nothing_can_be_pressed(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from db.messages import DeviceInfo, Hello, Observed, Profile, State, Step, Switch, Telemetry
+from db.messages import Checkpoint, DeviceInfo, Evaluation, Hello, Observed, Profile, State, Step, Switch, Telemetry
 
 START = datetime(2025, 3, 1, 12, 0, tzinfo=UTC)
 NUM_DEVICES = 8
@@ -49,6 +49,27 @@ def step(seq: int, number: int | None = None, **fields: Any) -> Step:
 
 def observed(seq: int, version: int, **fields: Any) -> Observed:
     return Observed(**{**_base(seq), "observed_version": version, **fields})
+
+
+def evaluation(seq: int, number: int, **fields: Any) -> Evaluation:
+    """Evaluation before step `number`."""
+    return Evaluation(**{**_base(seq), "step": number, "loss": 2.5, "num_tokens": 4096, "seconds": 0.75, **fields})
+
+
+def checkpoint(seq: int, number: int, **fields: Any) -> Checkpoint:
+    """Checkpoint that step `number` goes on from."""
+    return Checkpoint(
+        **{
+            **_base(seq),
+            "step": number,
+            "outcome": "saved",
+            "path": f"/runs/1/checkpoints/step-{number}",
+            "num_bytes": 2**40,
+            "pause_s": 0.05,
+            "seconds": 1.5,
+            **fields,
+        }
+    )
 
 
 def switch(seq: int, **fields: Any) -> Switch:

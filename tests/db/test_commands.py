@@ -28,6 +28,7 @@ def submit(store: Store, kind: str, arguments: dict[str, Any] | None = None, **f
         ("pause", {}, {}),
         ("resume", {}, {}),
         ("stop", {}, {}),
+        ("checkpoint", {}, {}),
         ("replan", {}, {}),
         ("set_mode", {"mode": "manual"}, {"mode": "manual"}),
         ("reject", {"version": 1}, {"version": 1}),
@@ -118,6 +119,24 @@ def test_the_life_of_a_command(store: Store, run: RunView) -> None:
     assert [command.id for command in commands.recent(store, 1, 1)] == [second.id]
     with pytest.raises(TransitionError, match="is applied"):
         commands.accept(store, first.id, desired_version=4)
+
+
+def test_a_checkpoint_waits_for_its_answer_not_for_a_version(store: Store, run: RunView) -> None:
+    command = submit(store, "checkpoint")
+    version, request = runs.request_checkpoint(store, 1)
+    assert (version, request, runs.desired(store, 1).checkpoint) == (2, 1, 1)
+    accepted = commands.accept(store, command.id, desired_version=version, request=request)
+    assert (accepted.status, accepted.request) == ("accepted", 1)
+    assert commands.apply_observed(store, 1, 9, 5) == []
+    assert commands.waiting(store, 1, "checkpoint") == [accepted]
+    version, request = runs.request_checkpoint(store, 1)
+    commands.ask_again(store, command.id, desired_version=version, request=request)
+    assert (commands.get(store, command.id).request, runs.desired(store, 1).checkpoint) == (2, 2)
+    done = commands.finish(store, command.id, ok=True, result="saved to /there", step=12)
+    assert (done.status, done.result, done.applied_step) == ("applied", "saved to /there", 12)
+    assert commands.waiting(store, 1, "checkpoint") == []
+    commands.ask_again(store, command.id, desired_version=9, request=9)  # too late: it has its answer
+    assert commands.get(store, command.id) == done
 
 
 def test_finish(store: Store, run: RunView) -> None:

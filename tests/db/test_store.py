@@ -13,12 +13,13 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import select
 
-from db import audit, heartbeats, runs
+from db import audit, checkpoints, heartbeats, history, recorder, runs
 from db.errors import StoreError
 from db.migrations.upgrade import alembic_config
 from db.models import AuditRow, Base, EpisodeRow
@@ -27,7 +28,7 @@ from db.runs import RunView
 from db.store import SCHEMA_REVISION, VERSION_TABLE, Store
 from tests.db.conftest import PLAN
 from tests.db.postgres import PostgresServer
-from tests.db.telemetry import START
+from tests.db.telemetry import START, batch, hello, step
 
 
 def test_migration_gives_the_tables_of_the_models(store: Store) -> None:
@@ -51,6 +52,23 @@ def test_opening_an_empty_database_needs_migrate(empty_database_url: str) -> Non
     Store.open(empty_database_url, migrate=True).close()
     Store.open(empty_database_url, migrate=True).close()
     Store.open(empty_database_url).close()
+
+
+def test_rows_of_the_schema_before_survive_the_migration(empty_database_url: str) -> None:
+    """A run that an earlier version recorded, read by this one."""
+    store = Store.open(empty_database_url, migrate=True)
+    runs.create(store, RunConfig(), plan=PLAN, actor="ann")
+    recorder.record(store, 1, batch(hello(0), step(1, grad_norm=1.0)))
+    config = alembic_config()
+    for move in (command.downgrade, command.upgrade):
+        with store._engine.execution_options(malleus_write=True).begin() as connection:
+            config.attributes["connection"] = connection
+            move(config, "0001" if move is command.downgrade else "head")
+    view = runs.get(store, 1)
+    assert (view.step, view.checkpoint_request, view.max_restarts, view.num_restarts) == (1, 0, 0, 0)
+    assert math.isnan(history.steps(store, 1)[0].grad_norm)
+    assert checkpoints.all_checkpoints(store, 1) == history.evaluations(store, 1) == []
+    store.close()
 
 
 def test_processes_may_migrate_at_once(empty_database_url: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from db import transitions
 from db.errors import TransitionError
-from db.models import CommandRow, InjectionRow, PlanRow, RunRow
+from db.models import CheckpointRow, CommandRow, InjectionRow, PlanRow, RunRow
 
 ALLOWED = {
     "run": [
@@ -42,6 +42,7 @@ ALLOWED = {
     ],
     "command": [("pending", "accepted"), ("accepted", "applied"), ("accepted", "failed"), ("pending", "failed")],
     "injection": [("requested", "active"), ("active", "cleared"), ("requested", "cleared")],
+    "checkpoint": [("saved", "removed")],
 }
 
 REFUSED = {
@@ -69,6 +70,7 @@ REFUSED = {
     ],
     "command": [("pending", "applied"), ("applied", "failed"), ("failed", "pending"), ("applied", "applied")],
     "injection": [("cleared", "active"), ("active", "requested"), ("cleared", "cleared")],
+    "checkpoint": [("removed", "saved"), ("failed", "saved"), ("saved", "failed")],
 }
 
 ROWS: dict[str, tuple[Callable[[Any, str], None], Callable[[str], Any], transitions.Table]] = {
@@ -76,6 +78,11 @@ ROWS: dict[str, tuple[Callable[[Any, str], None], Callable[[str], Any], transiti
     "plan": (transitions.move_plan, lambda status: PlanRow(run=7, version=2, status=status), transitions.PLAN),
     "command": (transitions.move_command, lambda status: CommandRow(id=3, status=status), transitions.COMMAND),
     "injection": (transitions.move_injection, lambda status: InjectionRow(id=3, status=status), transitions.INJECTION),
+    "checkpoint": (
+        transitions.move_checkpoint,
+        lambda status: CheckpointRow(id=3, status=status),
+        transitions.CHECKPOINT,
+    ),
 }
 
 

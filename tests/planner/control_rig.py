@@ -15,7 +15,7 @@ from typing import Any
 
 from db import heartbeats, plans, runs
 from db.errors import BusError
-from db.messages import Desired, DeviceInfo, Hello, Observed, Profile, State, Step, Switch, Telemetry
+from db.messages import Checkpoint, Desired, DeviceInfo, Hello, Observed, Profile, State, Step, Switch, Telemetry
 from db.run_config import RunConfig
 from db.runs import RunView
 from db.store import Store
@@ -126,6 +126,9 @@ class FakeEngine:
         self.phase = "first"
         self.rates: dict[int, float] = {}
         self.refused: set[int] = set()
+        self.num_checkpoints = 0
+        self.is_saving = True
+        self.checkpoint_problem = ""
 
     def send(self, kind: type[Any], **fields: Any) -> None:
         self.bus.send(
@@ -151,6 +154,7 @@ class FakeEngine:
         self.send(State, state="calibrating")
         self.send(Profile, profile=presets.model("demo")[0].to_json(), seconds=1.0)
         self.plan_version, self.applied = document.plan_version, document.version
+        self.num_checkpoints = document.checkpoint
         self.rates = {injection.device: injection.rate for injection in document.injections}
         self.send(State, state="training")
 
@@ -161,7 +165,22 @@ class FakeEngine:
             self.applied = document.version
             if document.plan_version != self.plan_version and document.plan_version not in self.refused:
                 self._switch(document)
+        if self.is_saving and document.checkpoint > self.num_checkpoints:
+            self.save(document.checkpoint)
         return document
+
+    def save(self, request: int = 0) -> None:
+        """A checkpoint, or what hinders it."""
+        self.num_checkpoints = max(request, self.num_checkpoints)
+        self.send(
+            Checkpoint,
+            step=self.step,
+            request=self.num_checkpoints,
+            outcome="failed" if self.checkpoint_problem else "saved",
+            reason=self.checkpoint_problem,
+            path=f"/runs/{self.run}/checkpoints/step-{self.step}",
+            num_bytes=1000,
+        )
 
     def take_step(self, **rates: float) -> None:
         """One step; `d3=2.57` overrides the injected rate of a device."""
@@ -244,6 +263,17 @@ class Rig:
         for _ in range(number):
             self.engine.take_step(**rates)
             self.turn()
+
+    def restart(self, *, attempt: str, step: int, exit_code: int = 137) -> None:
+        """The engine dies, its launcher starts it again, and it goes on from the checkpoint before `step`."""
+        runs.watch_engine(self.store, self.run.id, max_restarts=10)
+        assert runs.engine_lost(self.store, self.run.id, exit_code, delay_s=2.0)
+        self.turn()
+        self.engine = FakeEngine(self.bus, self.run.id, self.clock, attempt=attempt)
+        self.engine.step = step
+        self.engine.send(State, state="starting")
+        self.engine.start()
+        self.turn()
 
     def view(self) -> RunView:
         return runs.get(self.store, self.run.id)

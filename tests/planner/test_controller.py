@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from db import audit, commands, episodes, heartbeats, history, injections, plans, recorder, runs
+from db import audit, checkpoints, commands, episodes, heartbeats, history, injections, plans, recorder, runs
 from db.commands import CommandView
 from db.errors import StoreError
 from db.messages import Hello, State
@@ -22,6 +22,7 @@ from planner.control.lease import STALE_S, Lease
 from planner.control.planning import QUEUED_LIMIT_S, RESEND_S, SOLVING_GRACE_S
 from planner.control.run import SILENCE_S
 from planner.plan import Plan
+from planner.worker import solve_plan
 from tests.planner.control_rig import FakeEngine, Rig, create_run
 
 NAN = math.nan
@@ -270,7 +271,7 @@ def test_a_refused_approval_fails_the_command(make: Make) -> None:
     approval = submit(rig, "approve", version=2)
     rig.steps(3)
     found = commands.get(rig.store, approval.id)
-    assert (found.status, found.result) == ("failed", "the engine refused it: no")
+    assert (found.status, found.result) == ("failed", "refused by the engine: no")
 
 
 @pytest.mark.parametrize("refusal", ["", "no"])
@@ -315,7 +316,145 @@ def test_a_new_attempt_may_start_with_the_plan_that_was_coming(rig: Rig) -> None
     assert rig.statuses() == {1: "superseded", 2: "active"}
 
 
+# -- an engine that died is started again
+
+
+def test_a_restart_goes_on_with_the_active_plan_and_the_injections(rig: Rig) -> None:
+    inject(rig, 3, 2.57)
+    while rig.statuses().get(2) != "active":
+        rig.steps(1)
+    rig.steps(2)
+    last = rig.engine.step - 1
+    rig.restart(attempt="b", step=10)
+    document = rig.bus.documents[rig.run.id]
+    assert (document.plan_version, document.injections[0].device) == (2, 3)
+    assert (rig.engine.plan_version, rig.engine.rates) == (2, {3: 2.57})
+    assert rig.view().num_attempts == 2
+    rig.steps(1)
+    assert (rig.view().status, rig.view().step) == ("training", 10)
+    assert history.steps(rig.store, rig.run.id)[-1].step == 10 < last
+    rig.steps(12)
+    assert rig.statuses() == {1: "superseded", 2: "active"}
+    assert [injection.status for injection in injections.open_injections(rig.store, rig.run.id)] == ["active"]
+    assert [plan.attempt for plan in history.steps(rig.store, rig.run.id)][9:11] == ["a", "b"]
+
+
+def test_a_restart_gives_up_the_plan_that_was_coming(rig: Rig) -> None:
+    inject(rig, 3, 2.57)
+    while rig.statuses().get(2) != "switching":
+        rig.steps(1)
+    rig.restart(attempt="b", step=8)
+    assert rig.engine.plan_version == 1
+    assert rig.statuses() == {1: "active", 2: "rejected"}
+    rejected = plans.get(rig.store, rig.run.id, 2)
+    assert rejected.reason == "the engine ended before it had moved to it"
+    rig.steps(10)
+    assert rig.statuses()[3] == "active", "it is still slow, and planned for again"
+
+
+def test_a_restart_clears_what_the_detector_had_seen(rig: Rig) -> None:
+    rig.steps(4, d3=2.57)  # one step more and it would be a shift
+    rig.restart(attempt="b", step=9)
+    rig.steps(3, d3=2.57)
+    assert rig.statuses() == {1: "active"}
+
+
+def test_a_plan_that_is_solved_while_the_engine_is_away_waits_for_it(rig: Rig) -> None:
+    rig.queue.is_working = False
+    inject(rig, 3, 2.57)
+    while rig.statuses().get(2) != "queued":
+        rig.steps(1)
+    runs.watch_engine(rig.store, rig.run.id, max_restarts=10)
+    assert runs.engine_lost(rig.store, rig.run.id, 1, delay_s=2.0)
+    solve_plan(rig.store, rig.run.id, 2, worker="worker")
+    for _ in range(5):
+        rig.turn()
+    assert rig.statuses() == {1: "active", 2: "ready"}
+    assert rig.view().target_plan_version == 1
+    rig.restart(attempt="b", step=9)
+    assert rig.engine.plan_version == 1
+    rig.steps(8)
+    assert rig.statuses()[2] in ("active", "rejected"), "decided once it trains"
+
+
+def test_a_failure_that_the_engine_reports_leaves_the_run_to_its_launcher(rig: Rig) -> None:
+    runs.watch_engine(rig.store, rig.run.id, max_restarts=1)
+    rig.engine.send(State, state="failed", step=rig.engine.step, reason="rank 3 is gone")
+    rig.turn()
+    assert (rig.view().status, rig.view().reason) == ("lost", "the engine failed: rank 3 is gone")
+    rig.restart(attempt="b", step=4)
+    rig.steps(1)
+    assert (rig.view().status, rig.view().step) == ("training", 4)
+
+
 # -- commands
+
+
+def test_a_checkpoint_is_applied_when_it_is_saved(rig: Rig) -> None:
+    rig.engine.is_saving = False
+    command = submit(rig, "checkpoint")
+    rig.steps(3)
+    waiting = commands.get(rig.store, command.id)
+    assert (waiting.status, waiting.request) == ("accepted", 1), "a version that carries it is no checkpoint"
+    rig.engine.save()  # one that was due anyway and answers nothing
+    rig.turn()
+    assert commands.get(rig.store, command.id).status == "accepted"
+    rig.engine.is_saving = True
+    rig.steps(1)
+    done = commands.get(rig.store, command.id)
+    expected = ("applied", 11, f"saved to /runs/{rig.run.id}/checkpoints/step-11")
+    assert (done.status, done.applied_step, done.result) == expected
+    statuses = [result for action, result in actions(rig) if action == "command.checkpoint"]
+    assert statuses == ["pending", "accepted", "applied"]
+
+
+def test_a_checkpoint_that_fails_says_why(rig: Rig) -> None:
+    rig.engine.checkpoint_problem = "no space left on device"
+    command = submit(rig, "checkpoint")
+    rig.steps(2)
+    done = commands.get(rig.store, command.id)
+    assert (done.status, done.result, done.applied_step) == ("failed", "no space left on device", None)
+
+
+def test_one_checkpoint_answers_all_that_asked_before_it(rig: Rig) -> None:
+    asked = [submit(rig, "checkpoint") for _ in range(3)]
+    rig.turn()
+    rig.steps(1)
+    assert [commands.get(rig.store, command.id).status for command in asked] == ["applied"] * 3
+    assert len(checkpoints.all_checkpoints(rig.store, rig.run.id)) == 1
+
+
+def test_a_checkpoint_that_a_dead_engine_owed_is_asked_of_the_next(rig: Rig) -> None:
+    rig.engine.is_saving = False
+    command = submit(rig, "checkpoint")
+    rig.steps(1)
+    rig.restart(attempt="b", step=8)
+    rig.steps(2)
+    done = commands.get(rig.store, command.id)
+    assert (done.status, done.request) == ("applied", 2)
+
+
+def test_a_checkpoint_that_was_recorded_but_not_acted_on(rig: Rig) -> None:
+    rig.engine.is_saving = False
+    command = submit(rig, "checkpoint")
+    rig.steps(1)
+    rig.engine.save(1)
+    cursor = recorder.cursor(rig.store, rig.run.id)
+    batch = [(stream_id, message) for _, stream_id, message in rig.bus.read({rig.run.id: cursor})]
+    recorder.record(rig.store, rig.run.id, batch)  # and then the controller was killed
+    rig.loop = rig.new_loop()
+    rig.turn()
+    assert commands.get(rig.store, command.id).status == "applied"
+
+
+def test_a_run_that_ends_fails_the_checkpoint_it_owes(rig: Rig) -> None:
+    rig.engine.is_saving = False
+    command = submit(rig, "checkpoint")
+    rig.steps(1)
+    rig.engine.send(State, state="finished", step=rig.engine.step)
+    rig.turn()
+    done = commands.get(rig.store, command.id)
+    assert (done.status, done.result) == ("failed", "the run ended before (finished)")
 
 
 def test_a_command_is_applied_when_the_engine_has_it(rig: Rig) -> None:

@@ -31,7 +31,7 @@ export default function (component) {
       if (root.waiting) requestAnimationFrame(() => draw(root));
     };
     window.addEventListener("pointerup", root.release);
-    root.observer = new ResizeObserver(() => root.isDrawn && window.Plotly.Plots.resize(root));
+    root.observer = new ResizeObserver(() => root.isDrawn && root.offsetParent && window.Plotly.Plots.resize(root));
     root.observer.observe(root);
   }
   root.setAttribute("aria-label", data.alt);

@@ -20,7 +20,7 @@ from app.dashboard.snapshot import Snapshot, rate_points
 from db.errors import StoreError
 
 REFRESH_S = 1.0
-FORMS = ("pause", "resume", "stop")
+FORMS = ("pause", "resume", "checkpoint", "stop")
 WINDOWS = {"100 steps": 100, "500 steps": 500, "5,000 steps": 5_000, "all": None}
 DEFAULT_WINDOW = "500 steps"
 
@@ -88,6 +88,17 @@ def _actions(snapshot: Snapshot) -> None:
         args=(run.id, kind, {}),
         kwargs={"form": kind},
     )
+    saving = writes.settle("checkpoint").command is not None
+    st.button(
+        "Checkpoint",
+        key="live_checkpoint",
+        icon=":material/save:",
+        disabled=bool(why_not) or saving or run.is_stopping,
+        help=why_not or ("The last one is under way." if saving else "Save the run at the next step boundary."),
+        on_click=writes.submit,
+        args=(run.id, "checkpoint", {}),
+        kwargs={"form": "checkpoint"},
+    )
     stopping = writes.settle("stop").command is not None or run.is_stopping
     help_ = why_not or ("It is stopping." if stopping else "End the run after the current step.")
     with st.popover("Stop", icon=":material/stop:", disabled=bool(why_not) or stopping, help=help_, key="live_stop"):
@@ -151,6 +162,7 @@ def _charts(snapshot: Snapshot, device: int | None) -> str:
         revision=f"{snapshot.run.id}/{window}",
         device=device,
         rates=rates,
+        evaluations=[point for point in snapshot.evaluation_points() if point.at >= points[0].at],
     )
     plot(figure, key="live_chart", alt=charts.description(points, marks))
     return window
