@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.layout import Layout
+from engine.layout import Layout, Place
+from engine.parameters import Parameter
 from engine.shard import Shard
 from engine.spans import SpanTensors
 
@@ -58,17 +59,24 @@ def _digest(store: SpanTensors, num_parameters: int) -> Tensor:
 
 
 def _primary(shard: Shard) -> SpanTensors:
-    """The weights for which this rank is the first holder: pipeline 0, and TP rank 0 of replicated ones."""
+    """The weights for which this rank is the first holder.
+
+    That is in pipeline 0, TP rank 0 for replicated ones, the first stage for tied ones.
+    """
     place = shard.layout.places.get(shard.device)
     is_first = place is not None and place.pipeline_index == 0
     spans = [
         span
         for span in shard.weights.spans
-        if is_first and place is not None and (shard.layout.parameters[span.parameter].is_sliced or place.tp_rank == 0)
+        if is_first and place is not None and _is_first_copy(shard.layout.parameters[span.parameter], place)
     ]
     store = SpanTensors(spans, shard.weights.dtype)
     store.scatter(spans, shard.weights.gather(spans))
     return store
+
+
+def _is_first_copy(parameter: Parameter, place: Place) -> bool:
+    return (parameter.is_sliced or place.tp_rank == 0) and (parameter.place != "ends" or place.stage_index == 0)
 
 
 def _copies(layout: Layout) -> list[int]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from db.run_config import ModelConfig
 from engine.clock import Work
 from engine.packing import Packing
+from engine.precision import wide
 from engine.tensor_parallel import TensorParallel, VocabParallelCrossEntropy
 
 Weights = Mapping[str, Tensor]
@@ -25,6 +26,7 @@ class Decoder:
     """The model's functions with its constants; holds no weights.
 
     Shapes: activations `[sequences, seq_len, hidden]`, tokens `[sequences, seq_len]`.
+    With bf16 weights activations are bf16; rotations, logits and loss are fp32.
     """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
@@ -62,7 +64,8 @@ class Decoder:
         """Final norm, vocabulary-parallel head, cross-entropy summed over tokens; collective."""
         tp.clock.start(Work.HEAD)
         h = tp.copy(self._norm(x, weights["final_norm"])).flatten(0, 1)
-        logits = h @ weights["head"].T
+        logits = h @ weights["embedding" if self.config.tie_embeddings else "head"].T
+        logits = logits.to(wide(logits.dtype))
         result: Tensor = VocabParallelCrossEntropy.apply(logits, targets.flatten(), tp)
         tp.clock.drop()
         return result
@@ -85,7 +88,7 @@ class Decoder:
         one, two = x.chunk(2, dim=-1)
         places = packing.positions[:, None] if packing else slice(x.shape[2])
         cos, sin = self.cos[places], self.sin[places]
-        return torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
+        return torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1).to(x.dtype)
 
 
 def initial_slice(seed: int, index: int, number: int, shape: tuple[int, ...], num_layers: int) -> Tensor:
@@ -104,4 +107,4 @@ def initial_slice(seed: int, index: int, number: int, shape: tuple[int, ...], nu
 def _rope(config: ModelConfig, head_size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     frequencies = config.rope_theta ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     angles = torch.outer(torch.arange(config.seq_len, dtype=torch.float64), frequencies)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    return angles.cos().to(wide(dtype)), angles.sin().to(wide(dtype))

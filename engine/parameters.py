@@ -13,7 +13,7 @@ from typing import Literal
 
 from db.run_config import ModelConfig
 
-Place = Literal["first", "layer", "last"]
+Place = Literal["first", "layer", "last", "ends"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Parameter:
     Args:
         index: position in `parameters(...)`; the canonical order of everything computed from it.
         shape: full shape, TP dimension first.
-        place: on the first stage, with a layer, or on the last stage.
+        place: on the first stage, with a layer, on the last stage, or at both ends (tied weights).
         layer: the layer's index where `place` is "layer", else -1.
         is_sliced: cut over the TP group (else replicated in it).
         is_decayed: weight decay applies (matrices, not norms).
@@ -50,15 +50,22 @@ class Parameter:
             return layers[0] == 0
         if self.place == "last":
             return layers[1] == num_layers
+        if self.place == "ends":
+            return layers[0] == 0 or layers[1] == num_layers
         return layers[0] <= self.layer < layers[1]
 
 
 def parameters(model: ModelConfig) -> tuple[Parameter, ...]:
-    """All parameters of the decoder in canonical order: embedding, layers, final norm, head."""
+    """All parameters of the decoder in canonical order: embedding, layers, final norm, head.
+
+    Tied, the embedding is the head too: it lies at both ends of a pipeline and there is no `head`.
+    """
     hidden, ffn, vocab = model.hidden_size, model.ffn_size, model.vocab_size
     head_size = hidden // model.num_heads
     heads, kv_heads = model.num_heads * head_size, model.num_kv_heads * head_size
-    rows: list[tuple[str, tuple[int, ...], Place, int]] = [("embedding", (vocab, hidden), "first", -1)]
+    rows: list[tuple[str, tuple[int, ...], Place, int]] = [
+        ("embedding", (vocab, hidden), "ends" if model.tie_embeddings else "first", -1)
+    ]
     for layer in range(model.num_layers):
         shapes = {
             "attention_norm": (hidden,),
@@ -72,7 +79,9 @@ def parameters(model: ModelConfig) -> tuple[Parameter, ...]:
             "w_down": (ffn, hidden),
         }
         rows += [(f"layers.{layer}.{name}", shape, "layer", layer) for name, shape in shapes.items()]
-    rows += [("final_norm", (hidden,), "last", -1), ("head", (vocab, hidden), "last", -1)]
+    rows.append(("final_norm", (hidden,), "last", -1))
+    if not model.tie_embeddings:
+        rows.append(("head", (vocab, hidden), "last", -1))
     return tuple(
         Parameter(
             index=index,

@@ -8,6 +8,8 @@ The parameters that the model's functions see are views of these tensors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -22,14 +24,14 @@ class Shard:
     """One rank's tensors; empty on standby.
 
     Args:
-        dtype: of weights and gradients; `state_dtype` of master weights and moments.
+        dtype: of weights; `state_dtype` of gradient sums, master weights and moments.
     """
 
     def __init__(self, layout: Layout, device: int, dtype: torch.dtype, state_dtype: torch.dtype) -> None:
         self.layout, self.device = layout, device
         held = layout.weights.get(device, ())
         self.weights = SpanTensors(held, dtype)
-        self.grads = SpanTensors(held, dtype)
+        self.grads = SpanTensors(held, state_dtype)
         self.states = {name: SpanTensors(layout.states.get(device, ()), state_dtype) for name in STATES}
         self.num_updates = 0
 
@@ -37,22 +39,39 @@ class Shard:
         """Fills weights and master weights with the model's starting values; moments stay zero."""
         for store in (self.weights, self.states["master"]):
             for span in store.spans:
-                store.view(span).copy_(_initial(span, self.layout, seed))
+                store.view(span).copy_(_initial(span, self.layout, seed).to(self.grads.dtype))
 
     def bind(self) -> dict[str, Tensor]:
-        """The held weights as leaf tensors by parameter name, local shape, gradients preset."""
+        """The held weights as leaf tensors by parameter name, in local shape.
+
+        Backward adds to this shard's gradients: in place where they have the dtype of the weights,
+        else each of its gradients is added in the wider dtype and dropped.
+        """
         bound = {}
         for span in self.weights.spans:
             parameter = self.layout.parameters[span.parameter]
             shape = (span.num_elements // (parameter.num_elements // parameter.shape[0]), *parameter.shape[1:])
             leaf = self.weights.view(span).view(shape).requires_grad_()
-            leaf.grad = self.grads.view(span).view(shape)
+            total = self.grads.view(span).view(shape)
+            if total.dtype == leaf.dtype:
+                leaf.grad = total
+            else:
+                leaf.register_post_accumulate_grad_hook(_adder(total))
             bound[parameter.name] = leaf
         return bound
 
     def tensors(self) -> dict[str, SpanTensors]:
         """Everything that a migration moves, by name, in the order it moves."""
         return {"weight": self.weights, **self.states}
+
+
+def _adder(total: Tensor) -> Callable[[Tensor], None]:
+    def add(leaf: Tensor) -> None:
+        assert leaf.grad is not None
+        total.add_(leaf.grad)
+        leaf.grad = None
+
+    return add
 
 
 def _initial(span: Span, layout: Layout, seed: int) -> Tensor:

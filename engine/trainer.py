@@ -16,24 +16,30 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from db.messages import Desired, DeviceInfo, Hello, Phase, Profile, Step, Switch
+from db.messages import Desired, DeviceInfo, Evaluation, Hello, Phase, Profile, Step, Switch
 from db.run_config import RunConfig
 from engine.agreement import Exchanged, broadcast_text, exchange, vote
 from engine.calibration import LayerProbe, calibrate
 from engine.checkpoint.boundary import Checkpoints
 from engine.clock import EmulatedClock, Emulation, Work
+from engine.collectives import world_sum
 from engine.data import Corpus
 from engine.data.sharing import shared_tokens
 from engine.errors import ConfigError
+from engine.flops import mfu, peak_flops
 from engine.groups import Groups, needed_groups
 from engine.identity import identity
 from engine.layout import Layout, layout
+from engine.learning_rate import learning_rate
 from engine.migration import migrate
 from engine.model import Decoder
 from engine.optimizer import Optimizer
 from engine.parameters import parameters
 from engine.pipeline import StageRunner
+from engine.precision import DTYPES, wide
 from engine.shard import Shard
+from engine.socket_links import connect
+from engine.step_trace import Recorder, TraceRequest, write
 from engine.tensor_parallel import TensorParallel
 from engine.uplink import Uplink
 from planner.plan import Plan
@@ -42,7 +48,6 @@ from planner.validate import check
 
 log = logging.getLogger("malleus.engine")
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 PAUSE_POLL_S = 1.0
 NUM_PROBES = 2
 
@@ -55,13 +60,21 @@ class Trainer:
     Args:
         uplink: on rank 0; `None` elsewhere.
         checkpoints: folder of the run's checkpoints; None: `checkpoint.folder` of the configuration.
+        trace: a step to write a trace of.
 
     Raises:
         ConfigError: the world has another size than the configuration, or the text does not fit.
     """
 
-    def __init__(self, config: RunConfig, uplink: Uplink | None, *, checkpoints: Path | None = None) -> None:
-        self.config, self._uplink = config, uplink
+    def __init__(
+        self,
+        config: RunConfig,
+        uplink: Uplink | None,
+        *,
+        checkpoints: Path | None = None,
+        trace: TraceRequest | None = None,
+    ) -> None:
+        self.config, self._uplink, self._trace = config, uplink, trace
         self.device = dist.get_rank()
         if dist.get_world_size() != config.num_devices:
             raise ConfigError(
@@ -80,8 +93,11 @@ class Trainer:
         self._probe = LayerProbe(config, self._decoder, TensorParallel((self.device,), 0, self.clock))
         self._groups = Groups()
         self._checkpoints = Checkpoints(config, checkpoints, uplink)
+        self._links, self._recorder = connect(), Recorder()
         self._profile: ModelProfile | None = None
+        self._peak_flops = peak_flops(config)
         self.step = 0
+        self.num_skipped_updates = 0
         self._phase: Phase = "first"
         self._document: Desired | None = None
         self._refused: int | None = None
@@ -107,21 +123,25 @@ class Trainer:
             if self._document is not None and self._document.stop:
                 ending = "stopped"
                 break
+            if self._is_evaluation_due():
+                self._evaluate()
             newest = self._step().desired_version
         else:
             self._obey(newest)
+            if self._is_evaluation_due():
+                self._evaluate()
         self._checkpoints.at_end(self.shard, self.step, self._checkpoint_request)
         return ending
 
     def _start(self, first: Desired, plan: Plan) -> None:
         spread = self._laid_out(plan)
         self._groups.prepare(needed_groups(spread))
-        self.shard = Shard(spread, self.device, self._dtype, self._dtype)
+        self.shard = self._new_shard(spread)
         self.step = self._checkpoints.start(self.shard)
         self._say_hello()
         started = time.perf_counter()
-        scratch = Optimizer(Shard(spread, self.device, self._dtype, self._dtype), self._groups, self.config.train)
-        self._profile = calibrate(self.config, self._decoder, self.clock, scratch.step)
+        scratch = Optimizer(self._new_shard(spread), self._links, self.config.train)
+        self._profile = calibrate(self.config, self._decoder, self.clock, self._links, lambda: scratch.step(0.0))
         if self._uplink:
             self._uplink.send(Profile, profile=self._profile.to_json(), seconds=time.perf_counter() - started)
             self._uplink.set_state("training", step=self.step)
@@ -217,11 +237,11 @@ class Trainer:
     def _take_up(self, shard: Shard) -> None:
         """Makes `shard` the one that trains."""
         self.shard = shard
-        self._optimizer = Optimizer(shard, self._groups, self.config.train)
+        self._optimizer = Optimizer(shard, self._links, self.config.train, self._recorder)
         self._runner: StageRunner | None = None
         place = shard.layout.places.get(self.device)
         if place:
-            tp = TensorParallel(place.stage.devices, place.tp_rank, self.clock)
+            tp = TensorParallel(place.stage.devices, place.tp_rank, self.clock, self._links, self._recorder)
             self._runner = StageRunner(
                 plan=shard.layout.plan,
                 place=place,
@@ -229,27 +249,54 @@ class Trainer:
                 weights=shard.bind(),
                 tp=tp,
                 data=self._data,
+                is_recomputing=self.config.train.recompute,
             )
+
+    def _is_evaluation_due(self) -> bool:
+        every = self.config.train.eval_every
+        return every > 0 and self.step > 0 and self.step % every == 0
+
+    def _evaluate(self) -> None:
+        """Loss on text that is not trained on, and a step after it that detection leaves out. Collective."""
+        train = self.config.train
+        started = time.perf_counter()
+        num_tokens = self._data.num_evaluation_targets(0, train.eval_batches * train.global_batch)
+        loss = 0.0
+        if self._runner:
+            for number in range(train.eval_batches):
+                loss += self._runner.evaluate(number * train.global_batch, num_tokens)
+        loss = float(world_sum(torch.tensor([loss], dtype=torch.float64), self._links))
+        self.clock.settle()
+        if self._phase == "train":
+            self._phase = "evaluation"
+        if self._uplink:
+            seconds = time.perf_counter() - started
+            self._uplink.send(Evaluation, step=self.step, loss=loss, num_tokens=num_tokens, seconds=seconds)
 
     def _step(self) -> Exchanged:
         config, plan = self.config, self.shard.layout.plan
         first_sample = self.step * config.train.global_batch
+        if self._trace and self._trace.step == self.step:
+            self._recorder.start()
         started = time.perf_counter()
         self.clock.take()
         loss, units, degree = 0.0, 0, 1
         if self._runner:
             num_tokens = self._data.num_targets(first_sample, config.train.global_batch)
-            loss = self._runner.run_step(first_sample, num_tokens)
+            loss = self._runner.run_step(first_sample, num_tokens, self._optimizer.sync)
             units, degree = self._runner.num_work_units, self.shard.layout.places[self.device].stage.tp_degree
         elif self.device in plan.standby:
             for _ in range(NUM_PROBES):
                 self._probe.run(plan.micro_batch_size)
             units = NUM_PROBES
         seconds = self.clock.take()
-        self._optimizer.step()
+        rate = learning_rate(config.train, self.step)
+        norm = self._optimizer.step(rate)
+        self._count_skipped(norm)
         desired = self._uplink.desired() if self._uplink else None
         changed = desired.version if desired and self._document and desired.version != self._document.version else 0
         told = exchange(
+            self._links,
             desired_version=changed,
             loss=loss,
             samples=self._runner.consumed if self._runner else [],
@@ -258,7 +305,9 @@ class Trainer:
         )
         self._check_samples(told, first_sample)
         if self._uplink:
-            self._report(told, time.perf_counter() - started, first_sample)
+            self._report(told, time.perf_counter() - started, first_sample, norm, rate)
+        if self._trace and self._trace.step == self.step:
+            write(self._trace.path, self._recorder.take(), self.device, self.shard.layout.places.get(self.device))
         self._phase = "train"
         self.step += 1
         return told
@@ -276,7 +325,7 @@ class Trainer:
             f"it consumed {told.num_samples} with sum {told.sum_samples} instead of {total}"
         )
 
-    def _report(self, told: Exchanged, step_s: float, first_sample: int) -> None:
+    def _report(self, told: Exchanged, step_s: float, first_sample: int, norm: float, rate: float) -> None:
         assert self._uplink is not None
         train = self.config.train
         self._uplink.send(
@@ -290,7 +339,25 @@ class Trainer:
             samples=(first_sample, first_sample + train.global_batch),
             rates=told.rates,
             compute_s=told.compute_s,
+            grad_norm=norm,
+            learning_rate=rate,
+            mfu=mfu(self.config, step_s, self._peak_flops),
         )
+
+    def _count_skipped(self, norm: float) -> None:
+        if math.isfinite(norm):
+            return
+        self.num_skipped_updates += 1
+        if self._uplink:
+            log.warning(
+                "step %d: gradient norm is %s, no weight is updated (skipped so far: %d)",
+                self.step,
+                norm,
+                self.num_skipped_updates,
+            )
+
+    def _new_shard(self, spread: Layout) -> Shard:
+        return Shard(spread, self.device, self._dtype, wide(self._dtype))
 
     def _laid_out(self, plan: Plan) -> Layout:
         return layout(plan, self._parameters, self.config.parallel.max_tp)

@@ -11,11 +11,11 @@ from planner.plan import Pipeline, Plan, Stage
 def random_plan(
     seed: int, *, nodes: Sequence[Sequence[int]], num_layers: int, num_micro_batches: int, max_tp: int, size: int = 1
 ) -> Plan:
-    """A valid plan; equal seeds give equal plans."""
+    """A valid plan; equal seeds give equal plans. Any number of pipelines, of any lengths."""
     rng = random.Random(seed)
     groups, standby = _groups(rng, nodes, max_tp)
     rng.shuffle(groups)
-    dp = rng.randint(1, min(3, len(groups), num_micro_batches))
+    dp = rng.randint(1, min(len(groups), num_micro_batches))
     cuts = sorted(rng.sample(range(1, len(groups)), dp - 1))
     parts = [groups[first:stop] for first, stop in zip([0, *cuts], [*cuts, len(groups)], strict=True)]
     pipelines = []
