@@ -3,7 +3,8 @@
 ValueError
 └── EngineError
     ├── ConfigError      configuration, data source or world size do not fit together
-    └── LayoutError      a plan cannot be laid out on this model
+    ├── LayoutError      a plan cannot be laid out on this model
+    └── CheckpointError  saved state is missing, damaged or of another model
 
 RuntimeError
 └── MigrationError       state was damaged on the way to a new plan and on the way back
@@ -22,6 +23,10 @@ class ConfigError(EngineError):
 
 class LayoutError(EngineError):
     """A plan cannot be laid out on this model."""
+
+
+class CheckpointError(EngineError):
+    """Saved state (a checkpoint or a folder of Hugging Face) is missing, damaged or of another model."""
 
 
 class MigrationError(RuntimeError):

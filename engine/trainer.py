@@ -22,6 +22,7 @@ from db.messages import Desired, DeviceInfo, Evaluation, Hello, Phase, Profile, 
 from db.run_config import RunConfig
 from engine.agreement import Exchanged, broadcast_text, exchange, vote
 from engine.calibration import LayerProbe, calibrate
+from engine.checkpoint.boundary import Checkpoints
 from engine.clock import EmulatedClock, Emulation, Work
 from engine.collectives import world_sum
 from engine.data import Corpus
@@ -63,7 +64,7 @@ class Trainer:
 
     Args:
         uplink: on rank 0; `None` elsewhere.
-        checkpoints: folder of the run's checkpoints; `None`: it has none.
+        checkpoints: folder of the run's checkpoints; None: `checkpoint.folder` of the configuration.
         trace: a step to write a trace of.
 
     Raises:
@@ -79,7 +80,6 @@ class Trainer:
         trace: TraceRequest | None = None,
     ) -> None:
         self.config, self._uplink, self._trace = config, uplink, trace
-        self._checkpoints = checkpoints
         self.device = dist.get_rank()
         if dist.get_world_size() != config.num_devices:
             raise ConfigError(
@@ -97,6 +97,7 @@ class Trainer:
         )
         self._probe = LayerProbe(config, self._decoder, TensorParallel((self.device,), 0, self.clock))
         self._groups = Groups()
+        self._checkpoints = Checkpoints(config, checkpoints, uplink)
         self._links, self._recorder = connect(), Recorder()
         self._profile: ModelProfile | None = None
         self._peak_flops = peak_flops(config)
@@ -117,6 +118,7 @@ class Trainer:
 
         Raises:
             PlanError: the first plan breaks a rule; no group was built.
+            CheckpointError: what the run should go on from cannot be loaded.
         """
         plan = self._checked(Plan.from_json(first.plan))
         self._start(first, plan)
@@ -126,24 +128,27 @@ class Trainer:
             self._foresight.close()
 
     def _run(self) -> str:
-        newest = 0
+        newest, ending = 0, "finished"
         while self.step < self.config.train.num_steps:
             self._obey(newest)
             if self._document is not None and self._document.stop:
-                return "stopped"
+                ending = "stopped"
+                break
             if self._is_evaluation_due():
                 self._evaluate()
             newest = self._step().desired_version
-        self._obey(newest)
-        if self._is_evaluation_due():
-            self._evaluate()
-        return "finished"
+        else:
+            self._obey(newest)
+            if self._is_evaluation_due():
+                self._evaluate()
+        self._checkpoints.at_end(self.shard, self.step, self._checkpoint_request)
+        return ending
 
     def _start(self, first: Desired, plan: Plan) -> None:
         spread = self._laid_out(plan)
         self._groups.prepare(needed_groups(spread))
         self.shard = self._new_shard(spread)
-        self.shard.initialise(self.config.train.seed)
+        self.step = self._checkpoints.start(self.shard)
         self._say_hello()
         started = time.perf_counter()
         scratch = Optimizer(self._new_shard(spread), self._links, self.config.train)
@@ -173,13 +178,23 @@ class Trainer:
         """Takes up a newer document; holds while it says so. Collective."""
         if version:
             self._read_document()
+        self._save_if_due()
         while self._document is not None and self._document.paused and not self._document.stop:
             if self._uplink:
                 self._uplink.set_state("paused", step=self.step)
                 self._uplink.wait(PAUSE_POLL_S)
             self._read_document()
+            self._save_if_due()
             if not self._document.paused and self._uplink:
                 self._uplink.set_state("training", step=self.step)
+
+    def _save_if_due(self) -> None:
+        if self._checkpoints.at_boundary(self.shard, self.step, self._checkpoint_request) and self._phase == "train":
+            self._phase = "checkpoint"
+
+    @property
+    def _checkpoint_request(self) -> int:
+        return self._document.checkpoint if self._document else 0
 
     def _read_document(self) -> None:
         desired = self._uplink.desired() if self._uplink else None

@@ -89,8 +89,8 @@ RULES = (
             "db.run_config",
             "db.errors",
         ),
-        libraries=frozenset({"torch"}),
-        reach=frozenset({"torch", "numpy", "tokenizers", "redis", "pydantic"}),
+        libraries=frozenset({"torch", "pydantic", "safetensors"}),  # checkpoints: JSON and safetensors, no pickle
+        reach=frozenset({"torch", "numpy", "tokenizers", "redis", "pydantic", "safetensors"}),
     ),
     Rule(
         name="engine's data maps files into arrays and tokenises",

@@ -112,6 +112,11 @@ def _rate(train: TrainConfig, step: int) -> float:
     return low + 0.5 * (high - low) * (1 + math.cos(gone * math.pi))
 
 
+def reference_logits(tokens: Tensor, weights: dict[str, Tensor], model: ModelConfig) -> Tensor:
+    """Logits `[sequences, seq_len, vocab]` of tokens without document boundaries."""
+    return _forward(tokens, None, weights, model, 1)
+
+
 def _initial(config: RunConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     slices = config.parallel.max_tp
     result = {}
