@@ -1,6 +1,6 @@
 """Measures what control costs a healthy step, and how well the event model predicts random plans.
 
-    python bench/overhead.py [--json] [--repetitions 6] [--steps 3]
+    python bench/overhead.py [--json] [--repetitions 12] [--steps 2]
     python bench/overhead.py --model [--json] [--plans 20] [--first 0] [--steps 5] [--straggling]
 
 The first form compares, in one world of emulated devices, steps of the real trainer (uplink to an embedded
@@ -43,8 +43,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     parser.add_argument("--model", action="store_true", help="compare random plans with the event model")
     parser.add_argument("--layer-s", type=float, default=None, help="emulated seconds of a layer")
-    parser.add_argument("--steps", type=int, default=3, help="steps of a block, or of a plan")
-    parser.add_argument("--repetitions", type=int, default=6, help="pairs of blocks")
+    parser.add_argument("--steps", type=int, default=2, help="steps of a block, or of a plan")
+    parser.add_argument("--repetitions", type=int, default=12, help="pairs of blocks")
     parser.add_argument("--plans", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="seed of the first plan")
     parser.add_argument("--straggling", action="store_true", help="one to three random stragglers in each plan")
@@ -87,12 +87,13 @@ def _overhead(arguments: argparse.Namespace) -> dict[str, Any]:
         url = broker.url
         ranks = run_world(config.num_devices, _overhead_rank, url, arguments)
     controlled, bare = ranks[0]["controlled"], ranks[0]["bare"]
+    pairs = [one / other - 1 for one, other in zip(controlled, bare, strict=True)]
     return {
         "controlled_step_s": statistics.median(controlled),
         "bare_step_s": statistics.median(bare),
-        "overhead": statistics.median(controlled) / statistics.median(bare) - 1,
-        "overhead_of_pairs": sorted(one / other - 1 for one, other in zip(controlled, bare, strict=True)),
-        "cpu_s": sorted(rank["cpu_s"] for rank in ranks),
+        "overhead": statistics.median(pairs),
+        "overhead_of_pairs": [round(pair, 4) for pair in sorted(pairs)],
+        "rank_cpu_s": statistics.median(rank["cpu_s"] for rank in ranks),
     }
 
 

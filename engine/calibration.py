@@ -29,7 +29,7 @@ from engine.tensor_parallel import TensorParallel
 from planner.plan import GROUP_SIZES
 from planner.spec import ModelProfile
 
-REPETITIONS = 5
+REPETITIONS = 15
 IN_FLIGHT_ENTRIES = 16
 _LAYER_SHARE_OF_ACTIVATIONS = 12
 """Activation tensors of `[sequences, seq_len, hidden]` that a layer keeps for its backward, about.
@@ -155,18 +155,25 @@ def _time_layer(
 
 
 def _repeated(clock: EmulatedClock, action: Callable[[], None]) -> tuple[dict[Work, float], float]:
-    """Means over the repetitions: compute seconds by kind, and wall seconds.
+    """Compute seconds by kind, means over the repetitions, and wall seconds of one repetition.
 
-    Means, because the clock lets a segment pay for the overshoot of another.
+    Means, because the clock lets a segment pay for the overshoot of another; what the wall adds to them
+    (collectives) is a median, since one moment of a busy machine would spoil its mean.
     """
     action()
     clock.settle()
     clock.take()
-    started = time.perf_counter()
+    totals = dict.fromkeys(Work, 0.0)
+    others = []
     for _ in range(REPETITIONS):
+        started = time.perf_counter()
         action()
-    wall = time.perf_counter() - started
-    return {work: seconds / REPETITIONS for work, seconds in clock.take().items()}, wall / REPETITIONS
+        wall = time.perf_counter() - started
+        seconds = clock.take()
+        others.append(wall - sum(seconds.values()))
+        totals = {work: totals[work] + seconds[work] for work in Work}
+    means = {work: seconds / REPETITIONS for work, seconds in totals.items()}
+    return means, sum(means.values()) + statistics.median(others)
 
 
 def _time_send(config: RunConfig, decoder: Decoder, links: Links) -> float:

@@ -27,13 +27,6 @@ def all_gather(part: Tensor, size: int, group: dist.ProcessGroup | None = None) 
     return whole
 
 
-def reduce_scatter(whole: Tensor, size: int, group: dist.ProcessGroup | None = None) -> Tensor:
-    """This member's part of the sum of all members' 1-D `whole`. Collective in `group` of `size`."""
-    part = whole.new_empty(len(whole) // size)
-    _scatter(part, whole, group=group)
-    return part
-
-
 def all_reduce_by_doubling(
     x: Tensor, ranks: tuple[int, ...], rank: int, combine: Callable[[Tensor, Tensor], Tensor], links: Links
 ) -> Tensor:
@@ -102,6 +95,25 @@ class StartedReduceScatter:
         return total
 
 
+class StartedGroupReduceScatter:
+    """The same in a process group, for devices whose messages must not cross (NCCL); parts are padded to one length.
+
+    Args:
+        group: of the members, in their order.
+    """
+
+    def __init__(self, parts: Sequence[Tensor], rank: int, group: dist.ProcessGroup) -> None:
+        longest = max(len(part) for part in parts)
+        whole = torch.cat([torch.nn.functional.pad(part, (0, longest - len(part))) for part in parts])
+        self._length, self._part = len(parts[rank]), whole.new_empty(longest)
+        self._work = _scatter(self._part, whole, group=group, async_op=True)
+
+    def wait(self) -> Tensor:
+        """This rank's part."""
+        self._work.wait()
+        return self._part[: self._length]
+
+
 class StartedAllGather:
     """An all-gather on its way: every rank gets every rank's part.
 
@@ -130,3 +142,23 @@ class StartedAllGather:
         for transfer in self._leaving:
             transfer.wait()
         return parts
+
+
+class StartedGroupAllGather:
+    """The same in a process group, for devices whose messages must not cross (NCCL); parts are padded to one length.
+
+    Args:
+        group: of the members, in their order.
+    """
+
+    def __init__(self, own: Tensor, lengths: Sequence[int], group: dist.ProcessGroup) -> None:
+        self._lengths, longest = lengths, max(lengths)
+        self._whole = own.new_empty(longest * len(lengths))
+        padded = torch.nn.functional.pad(own, (0, longest - len(own)))
+        self._work = _gather(self._whole, padded, group=group, async_op=True)
+
+    def wait(self) -> list[Tensor]:
+        """The parts in the order of the ranks."""
+        self._work.wait()
+        rows = self._whole.chunk(len(self._lengths))
+        return [row[:length] for row, length in zip(rows, self._lengths, strict=True)]

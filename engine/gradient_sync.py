@@ -11,9 +11,16 @@ Source: Rajbhandari et al. 2020 (ZeRO stage 1).
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from engine.collectives import StartedAllGather, StartedReduceScatter
+from engine.collectives import (
+    StartedAllGather,
+    StartedGroupAllGather,
+    StartedGroupReduceScatter,
+    StartedReduceScatter,
+)
+from engine.groups import Groups
 from engine.layout import Bucket, Span
 from engine.links import Links
 from engine.shard import Shard
@@ -26,14 +33,19 @@ class GradientSync:
     Collective: every computing rank calls `passed` from within its last backward (or not at all), then
     `reduce`, then `spread`. Buckets start in the layout's order on every rank, so any two owners send
     each other the same buckets in the same order.
+
+    Args:
+        groups: reduces and gathers in these process groups (NCCL); without them, by messages over `links`.
     """
 
-    def __init__(self, shard: Shard, links: Links, recorder: Recorder | None = None) -> None:
-        self._shard, self._links, self._recorder = shard, links, recorder or Recorder()
+    def __init__(
+        self, shard: Shard, links: Links, recorder: Recorder | None = None, groups: Groups | None = None
+    ) -> None:
+        self._shard, self._links, self._recorder, self._groups = shard, links, recorder or Recorder(), groups
         self._buckets = [
             (tag, bucket) for tag, bucket in enumerate(shard.layout.buckets) if shard.device in bucket.owners
         ]
-        self._started: list[StartedReduceScatter] = []
+        self._started: list[StartedReduceScatter | StartedGroupReduceScatter] = []
 
     def passed(self, layer: int) -> None:
         """The step's last backward has passed `layer` (-1: the embedding): starts what is complete by now."""
@@ -62,8 +74,11 @@ class GradientSync:
             self._gather_replicated()
         torch._foreach_zero_(self._shard.grads.tensors)
 
-    def _start(self, tag: int, bucket: Bucket) -> StartedReduceScatter:
+    def _start(self, tag: int, bucket: Bucket) -> StartedReduceScatter | StartedGroupReduceScatter:
         parts = self._shard.grads.gather(bucket.spans).split(_lengths(bucket))
+        group = self._groups.of(bucket.owners) if self._groups is not None else None
+        if group is not None:
+            return StartedGroupReduceScatter(parts, bucket.owners.index(self._shard.device), group)
         return StartedReduceScatter(parts, bucket.owners, self._shard.device, self._links, tag)
 
     def _gather_buckets(self) -> None:
@@ -71,7 +86,8 @@ class GradientSync:
         started = []
         for tag, bucket in self._buckets:
             share = master.gather(bucket.share(device)).to(weights.dtype)
-            started.append(StartedAllGather(share, _lengths(bucket), bucket.owners, device, self._links, tag))
+            group = self._groups.of(bucket.owners) if self._groups is not None else None
+            started.append(self._gathering(share, _lengths(bucket), bucket.owners, group, tag))
         for (_, bucket), gathering in zip(self._buckets, started, strict=True):
             weights.scatter(bucket.spans, torch.cat(gathering.wait()))
 
@@ -84,9 +100,19 @@ class GradientSync:
         parts = [[_part(span, member, stage.tp_degree) for span in spans] for member in range(stage.tp_degree)]
         own = weights.gather(parts[stage.devices.index(device)])
         lengths = [len(own)] * stage.tp_degree
-        gathering = StartedAllGather(own, lengths, stage.devices, device, self._links, tag=0)
-        for part, values in zip(parts, gathering.wait(), strict=True):
-            weights.scatter(part, values)
+        group = self._groups.of(stage.devices) if self._groups is not None else None
+        ranks = tuple(sorted(stage.devices))
+        gathered = dict(zip(ranks, self._gathering(own, lengths, ranks, group, tag=0).wait(), strict=True))
+        for member, part in zip(stage.devices, parts, strict=True):
+            weights.scatter(part, gathered[member])
+
+    def _gathering(
+        self, own: Tensor, lengths: list[int], ranks: tuple[int, ...], group: dist.ProcessGroup | None, tag: int
+    ) -> StartedAllGather | StartedGroupAllGather:
+        """Of `ranks`, ascending: the order of the members of a process group."""
+        if group is not None:
+            return StartedGroupAllGather(own, lengths, group)
+        return StartedAllGather(own, lengths, ranks, self._shard.device, self._links, tag)
 
 
 def _lengths(bucket: Bucket) -> list[int]:
