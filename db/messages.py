@@ -105,7 +105,7 @@ class Profile(_Telemetry):
     seconds: float
 
 
-Phase = Literal["train", "first", "switch", "checkpoint"]
+Phase = Literal["train", "first", "switch", "checkpoint", "evaluation"]
 
 
 class Step(_Telemetry):
@@ -115,7 +115,7 @@ class Step(_Telemetry):
 
     Args:
         phase: only `train` steps count for detection. `first`: the first step of an attempt or
-            under a new plan; `switch`: the step boundary before it carried a switch.
+            under a new plan; `switch`, `checkpoint`, `evaluation`: the step boundary before it carried one.
         step_s: wall seconds of the step on rank 0, without a pause or switch before it.
         loss: mean cross-entropy per token over the global batch.
         samples: ids consumed, `[first, stop)`.

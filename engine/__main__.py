@@ -18,6 +18,7 @@ import torch.distributed as dist
 from db.errors import BusError, InputError
 from db.run_config import RunConfig
 from db.settings import Settings
+from engine.step_trace import TraceRequest
 from engine.trainer import Trainer, agree_on_first
 from engine.uplink import Uplink
 
@@ -32,6 +33,8 @@ def main() -> int:
     parser.add_argument("--run-id", type=int, required=True, help="number of the registered run")
     parser.add_argument("--config", required=True, help="the run's TOML file")
     parser.add_argument("--checkpoints", type=Path, help="folder of the run's checkpoints; goes on from the newest")
+    parser.add_argument("--trace-step", type=int, help="write a trace of this step, for chrome://tracing or Perfetto")
+    parser.add_argument("--trace-out", type=Path, default=Path("step-trace.json"), help="where the trace goes")
     arguments = parser.parse_args()
     rank = int(os.environ.get("RANK", "0"))
     logging.basicConfig(
@@ -48,7 +51,10 @@ def main() -> int:
             uplink = BusUplink(Settings.from_env().broker_url, arguments.run_id)
             uplink.set_state("starting", step=0)
         dist.init_process_group("gloo")
-        trainer = Trainer(config, uplink, checkpoints=arguments.checkpoints)
+        trace = None
+        if arguments.trace_step is not None:
+            trace = TraceRequest(step=arguments.trace_step, path=arguments.trace_out)
+        trainer = Trainer(config, uplink, checkpoints=arguments.checkpoints, trace=trace)
         ending = trainer.train(agree_on_first(uplink, FIRST_DOCUMENT_TIMEOUT_S))
         if uplink:
             uplink.set_state(ending, step=trainer.step)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from engine.collectives import world_sum
+from engine.links import Links
+
 
 def broadcast_text(text: str, source: int = 0) -> str:
     """The text that rank `source` passes, on every rank."""
@@ -50,7 +53,9 @@ class Exchanged:
     compute_s: tuple[float, ...]
 
 
-def exchange(*, desired_version: int, loss: float, samples: list[int], rate: float, compute_s: float) -> Exchanged:
+def exchange(
+    links: Links, *, desired_version: int, loss: float, samples: list[int], rate: float, compute_s: float
+) -> Exchanged:
     """One all-reduce at a step boundary: each rank puts in its own, all get everything.
 
     Args:
@@ -61,8 +66,7 @@ def exchange(*, desired_version: int, loss: float, samples: list[int], rate: flo
     row = torch.zeros(4 + 2 * size, dtype=torch.float64)
     row[:4] = torch.tensor([desired_version, loss, len(samples), sum(samples)], dtype=torch.float64)
     row[4 + rank], row[4 + size + rank] = rate, compute_s
-    dist.all_reduce(row)
-    values = row.tolist()
+    values = world_sum(row, links).tolist()
     return Exchanged(
         desired_version=int(values[0]),
         loss=values[1],

@@ -20,6 +20,7 @@ from torch import Tensor
 from db.run_config import RunConfig
 from engine.clock import EmulatedClock, Work
 from engine.collectives import all_gather
+from engine.links import Links
 from engine.memory import ElementBytes, parameter_bytes
 from engine.model import Decoder
 from engine.parameters import Place, parameters
@@ -31,7 +32,10 @@ from planner.spec import ModelProfile
 REPETITIONS = 5
 IN_FLIGHT_ENTRIES = 16
 _LAYER_SHARE_OF_ACTIVATIONS = 12
-"""Activation tensors of `[sequences, seq_len, hidden]` that a layer keeps for its backward, about."""
+"""Activation tensors of `[sequences, seq_len, hidden]` that a layer keeps for its backward, about.
+
+With recomputation only the one layer that runs backward has them, every other one its input.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,9 @@ class _Timing:
     embed_s: float
 
 
-def calibrate(config: RunConfig, decoder: Decoder, clock: EmulatedClock, sync: Callable[[], object]) -> ModelProfile:
+def calibrate(
+    config: RunConfig, decoder: Decoder, clock: EmulatedClock, links: Links, sync: Callable[[], object]
+) -> ModelProfile:
     """Measures a profile; the same on every rank.
 
     Args:
@@ -54,11 +60,13 @@ def calibrate(config: RunConfig, decoder: Decoder, clock: EmulatedClock, sync: C
     timings: dict[int, dict[int, _Timing]] = {}
     degrees = [degree for degree in GROUP_SIZES if degree <= config.parallel.max_tp]
     for size in config.train.micro_batch_sizes:
-        timings[size] = {degree: _time_layer(config, decoder, clock, size, degree) for degree in degrees}
+        timings[size] = {degree: _time_layer(config, decoder, clock, links, size, degree) for degree in degrees}
     rows = timings[config.train.micro_batch_sizes[0]]
     first = rows[degrees[0]]
     activation = config.model.seq_len * config.model.hidden_size * decoder.dtype.itemsize
     element = ElementBytes(weight=decoder.dtype.itemsize, state=wide(decoder.dtype).itemsize)
+
+    kept = 1 if config.train.recompute else _LAYER_SHARE_OF_ACTIVATIONS
 
     def held(*places: Place) -> float:
         return parameter_bytes(parameters(config.model), places, config.parallel.max_tp, element)
@@ -70,19 +78,19 @@ def calibrate(config: RunConfig, decoder: Decoder, clock: EmulatedClock, sync: C
         forward_share=first.forward_s / first.compute_s,
         embed_s={b: {n: timing.embed_s for n, timing in row.items()} for b, row in timings.items()},
         head_s={b: {n: timing.head_s for n, timing in row.items()} for b, row in timings.items()},
-        send_s=_time_send(config, decoder),
+        send_s=_time_send(config, decoder, links),
         sync_s=_agreed(_repeat(sync)),
         max_tp=config.parallel.max_tp,
         layer_bytes={
             b: tuple(
-                held("layer") / config.model.num_layers + flights * b * activation * _LAYER_SHARE_OF_ACTIVATIONS
+                held("layer") / config.model.num_layers + flights * b * activation * kept
                 for flights in range(1, IN_FLIGHT_ENTRIES + 1)
             )
             for b in timings
         },
         first_extra_bytes=held("first", "ends"),
         last_extra_bytes=held("last", "ends"),
-        reserve_bytes=0.0,
+        reserve_bytes=max(timings) * activation * _LAYER_SHARE_OF_ACTIVATIONS if config.train.recompute else 0.0,
         provenance="measured",
     )
 
@@ -91,7 +99,7 @@ class LayerProbe:
     """A layer-shaped workload with weights of its own: for calibration, and for devices on standby."""
 
     def __init__(self, config: RunConfig, decoder: Decoder, tp: TensorParallel) -> None:
-        self._decoder, self._tp = decoder, tp
+        self._decoder, self._tp, self._is_recomputing = decoder, tp, config.train.recompute
         self._shape = (config.model.seq_len, config.model.hidden_size)
         generator = torch.Generator().manual_seed(0)
         self.weights: dict[str, Tensor] = {}
@@ -103,9 +111,12 @@ class LayerProbe:
                 self.weights[name] = values.to(decoder.dtype).requires_grad_()
 
     def run(self, num_sequences: int) -> None:
-        """One layer forward and backward; collective in the group."""
+        """One layer forward and backward, forward twice if the run recomputes; collective in the group."""
         self._tp.clock.configure(num_sequences=num_sequences, tp_degree=self._tp.degree)
         x = torch.ones(num_sequences, *self._shape, dtype=self._decoder.dtype, requires_grad=True)
+        if self._is_recomputing:
+            with torch.no_grad():
+                self._decoder.layer(x, self.weights, self._tp)
         y = self._decoder.layer(x, self.weights, self._tp)
         self._tp.clock.start(Work.BACKWARD)
         torch.autograd.backward(y, torch.ones_like(y))
@@ -125,16 +136,19 @@ def _teams(config: RunConfig, degree: int) -> list[tuple[int, ...]]:
     return [node[first : first + degree] for node in config.nodes for first in range(0, len(node) - degree + 1, degree)]
 
 
-def _time_layer(config: RunConfig, decoder: Decoder, clock: EmulatedClock, size: int, degree: int) -> _Timing:
+def _time_layer(
+    config: RunConfig, decoder: Decoder, clock: EmulatedClock, links: Links, size: int, degree: int
+) -> _Timing:
     rank = dist.get_rank()
     team = next((team for team in _teams(config, degree) if rank in team), None)
     own = [math.nan] * 5
     if team:
-        probe = LayerProbe(config, decoder, TensorParallel(team, team.index(rank), clock))
+        probe = LayerProbe(config, decoder, TensorParallel(team, team.index(rank), clock, links))
         layer, wall = _repeated(clock, lambda: probe.run(size))
         ends, _ = _repeated(clock, lambda: probe.run_ends(size))
         compute = layer[Work.FORWARD] + layer[Work.BACKWARD]
-        own = [compute, max(0.0, wall - compute), layer[Work.FORWARD], ends[Work.HEAD], ends[Work.EMBED]]
+        forward = layer[Work.FORWARD] / (2 if config.train.recompute else 1)
+        own = [compute, max(0.0, wall - compute), forward, ends[Work.HEAD], ends[Work.EMBED]]
     return _Timing(
         **dict(zip(("compute_s", "comm_s", "forward_s", "head_s", "embed_s"), _median_over_ranks(own), strict=True))
     )
@@ -155,7 +169,7 @@ def _repeated(clock: EmulatedClock, action: Callable[[], None]) -> tuple[dict[Wo
     return {work: seconds / REPETITIONS for work, seconds in clock.take().items()}, wall / REPETITIONS
 
 
-def _time_send(config: RunConfig, decoder: Decoder) -> float:
+def _time_send(config: RunConfig, decoder: Decoder, links: Links) -> float:
     """One way of a boundary tensor between two ranks: half a round trip, median over pairs."""
     rank, size = dist.get_rank(), dist.get_world_size()
     peer = rank ^ 1
@@ -168,12 +182,13 @@ def _time_send(config: RunConfig, decoder: Decoder) -> float:
     def there_and_back() -> None:
         if peer >= size:
             return
+        arriving = links.post(torch.empty_like(x), peer)
         if rank < peer:
-            dist.send(x, peer)
-            dist.recv(x, peer)
+            links.send(x, peer).wait()
+            arriving.wait()
         else:
-            dist.recv(x, peer)
-            dist.send(x, peer)
+            arriving.wait()
+            links.send(x, peer).wait()
 
     return _agreed(_repeat(there_and_back)) / 2
 

@@ -3,7 +3,8 @@
 For each bucket its owners (one a pipeline, two where its ends are tied) reduce-scatter the gradients, so that each
 has the sum for its share; `engine.optimizer` updates the share's master weights; then the owners all-gather the new
 weights. Replicated parameters are updated by the owner of each slice and then gathered inside the
-TP group.
+TP group. A bucket starts as soon as the step's last backward has passed its layers, so its messages
+travel while the earlier layers still compute.
 Source: Rajbhandari et al. 2020 (ZeRO stage 1).
 """
 
@@ -12,77 +13,85 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.collectives import all_gather, reduce_scatter
-from engine.groups import Groups
+from engine.collectives import StartedAllGather, StartedReduceScatter
 from engine.layout import Bucket, Span
+from engine.links import Links
 from engine.shard import Shard
+from engine.step_trace import Recorder
 
 
 class GradientSync:
     """Brings one rank's gradients to where they are used, and new weights to where they are needed.
 
-    Collective: every computing rank calls `reduce` after its last backward, then `spread`. Buckets are
-    visited in the layout's order on every rank, so no two ranks wait for each other crosswise.
+    Collective: every computing rank calls `passed` from within its last backward (or not at all), then
+    `reduce`, then `spread`. Buckets start in the layout's order on every rank, so any two owners send
+    each other the same buckets in the same order.
     """
 
-    def __init__(self, shard: Shard, groups: Groups) -> None:
-        self._shard, self._groups = shard, groups
-        self._buckets = [bucket for bucket in shard.layout.buckets if shard.device in bucket.owners]
+    def __init__(self, shard: Shard, links: Links, recorder: Recorder | None = None) -> None:
+        self._shard, self._links, self._recorder = shard, links, recorder or Recorder()
+        self._buckets = [
+            (tag, bucket) for tag, bucket in enumerate(shard.layout.buckets) if shard.device in bucket.owners
+        ]
+        self._started: list[StartedReduceScatter] = []
+
+    def passed(self, layer: int) -> None:
+        """The step's last backward has passed `layer` (-1: the embedding): starts what is complete by now."""
+        while len(self._started) < len(self._buckets):
+            tag, bucket = self._buckets[len(self._started)]
+            if bucket.layer < layer:
+                return
+            self._started.append(self._start(tag, bucket))
 
     def reduce(self) -> list[Tensor]:
         """The gradient summed over pipelines, a tensor for each span of the shard's states. Collective."""
         master = self._shard.states["master"]
         parts: list[Tensor] = []
-        for bucket in self._buckets:
-            share = self._reduce_scatter(bucket).to(master.dtype)
-            parts += share.split([span.num_elements for span in bucket.share(self._shard.device)])
+        with self._recorder.span("reduce gradients", "sync"):
+            self.passed(-1)
+            for (_, bucket), started in zip(self._buckets, self._started, strict=True):
+                share = started.wait().to(master.dtype)
+                parts += share.split([span.num_elements for span in bucket.share(self._shard.device)])
+        self._started.clear()
         return parts
 
     def spread(self) -> None:
         """New weights, from the master weights of each share, on every holder; gradients are zero again. Collective."""
-        for bucket in self._buckets:
-            self._all_gather(bucket)
-        self._gather_replicated()
+        with self._recorder.span("gather weights", "sync"):
+            self._gather_buckets()
+            self._gather_replicated()
         torch._foreach_zero_(self._shard.grads.tensors)
 
-    def _reduce_scatter(self, bucket: Bucket) -> Tensor:
-        gradient = self._shard.grads.gather(bucket.spans)
-        group = self._groups.of(bucket.owners)
-        if group is None:
-            return gradient
-        share = reduce_scatter(_padded(gradient, bucket), len(bucket.owners), group)
-        return share[: sum(span.num_elements for span in bucket.share(self._shard.device))]
+    def _start(self, tag: int, bucket: Bucket) -> StartedReduceScatter:
+        parts = self._shard.grads.gather(bucket.spans).split(_lengths(bucket))
+        return StartedReduceScatter(parts, bucket.owners, self._shard.device, self._links, tag)
 
-    def _all_gather(self, bucket: Bucket) -> None:
-        weights = self._shard.weights
-        share = self._shard.states["master"].gather(bucket.share(self._shard.device)).to(weights.dtype)
-        group = self._groups.of(bucket.owners)
-        if group is None:
-            weights.scatter(bucket.spans, share)
-            return
-        padded = torch.nn.functional.pad(share, (0, bucket.share_elements - len(share)))
-        weights.scatter(bucket.spans, all_gather(padded, len(bucket.owners), group))
+    def _gather_buckets(self) -> None:
+        weights, master, device = self._shard.weights, self._shard.states["master"], self._shard.device
+        started = []
+        for tag, bucket in self._buckets:
+            share = master.gather(bucket.share(device)).to(weights.dtype)
+            started.append(StartedAllGather(share, _lengths(bucket), bucket.owners, device, self._links, tag))
+        for (_, bucket), gathering in zip(self._buckets, started, strict=True):
+            weights.scatter(bucket.spans, torch.cat(gathering.wait()))
 
     def _gather_replicated(self) -> None:
-        place = self._shard.layout.places[self._shard.device]
-        group = self._groups.of(place.stage.devices)
-        if group is None:
+        layout, weights, device = self._shard.layout, self._shard.weights, self._shard.device
+        stage = layout.places[device].stage
+        spans = [span for span in weights.spans if not layout.parameters[span.parameter].is_sliced]
+        if not spans or stage.tp_degree == 1:
             return
-        weights, degree = self._shard.weights, place.stage.tp_degree
-        spans = [span for span in weights.spans if not self._shard.layout.parameters[span.parameter].is_sliced]
-        if not spans:
-            return
-        own = weights.gather([_part(span, place.tp_rank, degree) for span in spans])
-        for device, values in zip(
-            sorted(place.stage.devices), all_gather(own, degree, group).chunk(degree), strict=True
-        ):
-            member = place.stage.devices.index(device)
-            weights.scatter([_part(span, member, degree) for span in spans], values)
+        parts = [[_part(span, member, stage.tp_degree) for span in spans] for member in range(stage.tp_degree)]
+        own = weights.gather(parts[stage.devices.index(device)])
+        lengths = [len(own)] * stage.tp_degree
+        gathering = StartedAllGather(own, lengths, stage.devices, device, self._links, tag=0)
+        for part, values in zip(parts, gathering.wait(), strict=True):
+            weights.scatter(part, values)
 
 
-def _padded(values: Tensor, bucket: Bucket) -> Tensor:
-    missing = bucket.share_elements * len(bucket.owners) - len(values)
-    return torch.nn.functional.pad(values, (0, missing)) if missing else values
+def _lengths(bucket: Bucket) -> list[int]:
+    """Elements of each owner's share, in order of the owners."""
+    return [sum(span.num_elements for span in bucket.share(owner)) for owner in bucket.owners]
 
 
 def _part(span: Span, member: int, degree: int) -> Span:

@@ -14,6 +14,11 @@ from engine.errors import LayoutError
 from engine.parameters import Parameter
 from planner.plan import Plan, Stage
 
+NUM_BUCKETS = 64
+"""Into about how many buckets a large model's gradients are cut, before owners cut them further."""
+MIN_BUCKET_ELEMENTS = 1 << 16
+MAX_BUCKET_ELEMENTS = 1 << 24
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
@@ -41,10 +46,13 @@ class Bucket:
     Args:
         owners: devices, ascending, which is their order in a process group.
         spans: what the bucket holds, in canonical order.
+        layer: the lowest layer it holds a part of: a backward that has passed it has all of the
+            bucket's gradients. -1 for the embedding.
     """
 
     owners: tuple[int, ...]
     spans: tuple[Span, ...]
+    layer: int
     num_elements: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +93,8 @@ class Layout:
     Args:
         places: computing devices and where they compute; standby devices are absent.
         weights: spans that a device holds to compute with (replicated ones on every member).
-        buckets: gradient-sync units, sorted; every element is in exactly one.
+        buckets: gradient-sync units in the order in which a backward completes them, from the last
+            layer down, the same for all owners; every element is in exactly one.
         states: spans whose master weights and moments a device keeps; each element exactly once.
     """
 
@@ -133,6 +142,16 @@ def layout(plan: Plan, parameters: Sequence[Parameter], num_slices: int) -> Layo
     )
 
 
+def bucket_bound(parameters: Sequence[Parameter]) -> int:
+    """Most elements of a bucket, unless a single slice is larger: an even part of the model within bounds.
+
+    Small enough that the first buckets travel while most layers still compute, large enough that
+    their number stays far below that of the parameters.
+    """
+    total = sum(parameter.num_elements for parameter in parameters)
+    return min(MAX_BUCKET_ELEMENTS, max(MIN_BUCKET_ELEMENTS, total // NUM_BUCKETS))
+
+
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Adjacent spans joined; the order is kept."""
     result: list[Span] = []
@@ -160,11 +179,30 @@ def _held(place: Place, plan: Plan, parameters: Sequence[Parameter]) -> tuple[Sp
 
 
 def _buckets(plan: Plan, parameters: Sequence[Parameter], num_slices: int) -> tuple[Bucket, ...]:
-    owned: dict[tuple[int, ...], list[Span]] = {}
-    for parameter in parameters:
+    """Walks down from the last layer; a bucket that has reached its bound is closed, its owners get another."""
+    bound = bucket_bound(parameters)
+    filling: dict[tuple[int, ...], list[Span]] = {}
+    buckets: list[Bucket] = []
+
+    def close(owners: tuple[int, ...]) -> None:
+        spans = filling.pop(owners)
+        layer = min(_depth(parameters[span.parameter], plan.num_layers) for span in spans)
+        buckets.append(Bucket(owners=owners, spans=merged(sorted(spans)), layer=layer))
+
+    for parameter in sorted(parameters, key=lambda one: (-_depth(one, plan.num_layers), one.index)):
         stages = [stage for _, _, stage in plan.places() if parameter.is_on(stage.layers, plan.num_layers)]
         part = parameter.num_elements // num_slices
         for number in range(num_slices):
             owners = tuple(sorted(stage.devices[number * stage.tp_degree // num_slices] for stage in stages))
-            owned.setdefault(owners, []).append(Span(parameter.index, number * part, (number + 1) * part))
-    return tuple(Bucket(owners=owners, spans=merged(spans)) for owners, spans in sorted(owned.items()))
+            size = sum(span.num_elements for span in filling.setdefault(owners, []))
+            if size and size + part > bound:
+                close(owners)
+            filling.setdefault(owners, []).append(Span(parameter.index, number * part, (number + 1) * part))
+    for owners in tuple(filling):
+        close(owners)
+    return tuple(sorted(buckets, key=lambda bucket: (-bucket.layer, bucket.owners, bucket.spans)))
+
+
+def _depth(parameter: Parameter, num_layers: int) -> int:
+    """The layer whose backward completes the parameter's gradient; past the last one for norm and head."""
+    return {"first": -1, "ends": -1, "layer": parameter.layer, "last": num_layers}[parameter.place]

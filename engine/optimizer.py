@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from db.run_config import TrainConfig
+from engine.collectives import world_sum
 from engine.gradient_sync import GradientSync
-from engine.groups import Groups
+from engine.links import Links
 from engine.shard import Shard
+from engine.step_trace import Recorder
 
 _TINY = 1e-6
 """Keeps the clipping factor finite; the value of `torch.nn.utils.clip_grad_norm_`."""
@@ -28,9 +29,9 @@ class Optimizer:
     Collective: `step` is called by every rank of the world after its last backward, standby ones too.
     """
 
-    def __init__(self, shard: Shard, groups: Groups, config: TrainConfig) -> None:
-        self._shard, self._config = shard, config
-        self._sync = GradientSync(shard, groups)
+    def __init__(self, shard: Shard, links: Links, config: TrainConfig, recorder: Recorder | None = None) -> None:
+        self._shard, self._config, self._links, self._recorder = shard, config, links, recorder or Recorder()
+        self.sync = GradientSync(shard, links, recorder)
         parameters = shard.layout.parameters
         self._is_decayed = [parameters[span.parameter].is_decayed for span in shard.states["master"].spans]
 
@@ -44,17 +45,18 @@ class Optimizer:
             The global norm of the gradient before clipping, the same on every rank.
         """
         is_computing = self._shard.device in self._shard.layout.places
-        gradients = self._sync.reduce() if is_computing else []
-        norm = _global_norm(gradients)
+        gradients = self.sync.reduce() if is_computing else []
+        norm = _global_norm(gradients, self._links)
         if not math.isfinite(norm):
             for gradient in self._shard.grads.tensors:
                 gradient.zero_()
             return norm
         self._shard.num_updates += 1
         if is_computing:
-            self._clip(gradients, norm)
-            self._update(gradients, learning_rate)
-            self._sync.spread()
+            with self._recorder.span("update", "update"):
+                self._clip(gradients, norm)
+                self._update(gradients, learning_rate)
+            self.sync.spread()
         return norm
 
     def _clip(self, gradients: list[Tensor], norm: float) -> None:
@@ -79,9 +81,8 @@ class Optimizer:
             master.addcdiv_(mean, scale, value=rate)
 
 
-def _global_norm(gradients: list[Tensor]) -> float:
+def _global_norm(gradients: list[Tensor], links: Links) -> float:
     """Norm over the gradients of all ranks, in float64. Collective: all ranks of the world."""
     squares = [torch.linalg.vector_norm(gradient, dtype=torch.float64) ** 2 for gradient in gradients]
     total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
-    dist.all_reduce(total)
-    return math.sqrt(float(total))
+    return math.sqrt(float(world_sum(total[None], links)))

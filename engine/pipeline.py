@@ -1,32 +1,44 @@
 """Running one step of one stage: the schedule's actions in a dumb loop.
 
-Boundary tensors travel by point-to-point messages on the world group; each receiver has one sender.
-Layers run backward one by one, so that each device's compute is timed by layer.
+Boundary tensors travel by messages between neighbouring stages; each receiver has one sender. The
+receive of an action is posted while an earlier one computes, and sending waits for nobody. Layers run
+backward one by one, so that each device's compute is timed by layer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from engine.clock import Work
 from engine.data import Corpus
+from engine.gradient_sync import GradientSync
 from engine.layout import Place
+from engine.links import Transfer
 from engine.model import Decoder
-from engine.packing import packing_of
-from engine.schedule import one_f_one_b, receivers_of, sender_of
+from engine.packing import Packing, packing_of
+from engine.schedule import Action, forward_only, one_f_one_b, receivers_of, sender_of
 from engine.tensor_parallel import TensorParallel
 from planner.plan import Plan
+
+POSTED_AHEAD = 2
+"""Actions whose receives are posted beyond the one that computes: one from either neighbour in 1F1B."""
 
 
 @dataclass(slots=True)
 class _InFlight:
-    """What a stage keeps of a micro-batch between its forward and its backward."""
+    """What a stage keeps of a micro-batch between its forward and its backward.
 
-    layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    Args:
+        layers: input and output of each layer; no outputs where they are computed again.
+    """
+
+    layers: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    packing: Packing | None = None
     embedded: Tensor | None = None
     loss_input: Tensor | None = None
     loss: Tensor | None = None
@@ -35,10 +47,11 @@ class _InFlight:
 class StageRunner:
     """Executes a stage's schedule on one rank.
 
-    Collective: every computing rank calls `run_step` once a step.
+    Collective: every computing rank calls `run_step` once a step; `evaluate` between two steps.
 
     Args:
         weights: this rank's bound leaf tensors by parameter name.
+        is_recomputing: layers keep only their input and run forward again before their backward.
     """
 
     def __init__(
@@ -50,10 +63,11 @@ class StageRunner:
         weights: dict[str, Tensor],
         tp: TensorParallel,
         data: Corpus,
+        is_recomputing: bool = False,
     ) -> None:
         self._plan, self._place, self._decoder, self._tp, self._data = plan, place, decoder, tp, data
-        self._weights = weights
-        self._layers = [_of_layer(weights, layer) for layer in range(*place.stage.layers)]
+        self._weights, self._is_recomputing = weights, is_recomputing
+        self._layers = [(layer, _of_layer(weights, layer)) for layer in range(*place.stage.layers)]
         pipeline = plan.pipelines[place.pipeline_index]
         self._num_micro_batches = pipeline.num_micro_batches
         self._previous = pipeline.stages[place.stage_index - 1].devices if place.stage_index else ()
@@ -62,7 +76,8 @@ class StageRunner:
         self._actions = one_f_one_b(place.stage_index, len(pipeline.stages), self._num_micro_batches)
         before = sum(other.num_micro_batches for other in plan.pipelines[: place.pipeline_index])
         self._first_sequence = before * plan.micro_batch_size
-        self._sending: list[tuple[dist.Work, Tensor]] = []
+        self._sending: list[Transfer] = []
+        self._arriving: dict[Action, Transfer] = {}
         self._flights: dict[int, _InFlight] = {}
         self.consumed: list[int] = []
 
@@ -71,88 +86,156 @@ class StageRunner:
         """Layers times micro-batches that this device computes in a step."""
         return self._place.stage.num_layers * self._num_micro_batches
 
-    def run_step(self, first_sample: int, num_tokens: int) -> float:
+    def run_step(self, first_sample: int, num_tokens: int, sync: GradientSync | None = None) -> float:
         """Forward and backward of all micro-batches; gradients add up in place.
 
         Args:
             first_sample: global index of the step's first sample.
             num_tokens: targets of the global batch that count, the weight of the loss.
+            sync: is told of each layer that the step's last backward has passed.
 
         Returns:
             The summed loss over this pipeline's tokens divided by `num_tokens`, on the last stage's
             first member; 0 elsewhere.
         """
-        self._tp.clock.configure(num_sequences=self._plan.micro_batch_size, tp_degree=self._place.stage.tp_degree)
+        self._begin()
         self.consumed = []
         total = 0.0
-        for action in self._actions:
-            if action.kind == "F":
-                total += self._forward(action.micro_batch, first_sample, num_tokens)
-            else:
-                self._backward(action.micro_batch)
-        for work, _ in self._sending:
-            work.wait()
-        self._sending.clear()
+        for index, action in enumerate(self._actions):
+            self._post(self._actions[: index + POSTED_AHEAD + 1])
+            name = f"{action.kind}{action.micro_batch}"
+            with self._tp.recorder.span(name, "compute", micro_batch=action.micro_batch, kind=action.kind):
+                if action.kind == "F":
+                    total += self._forward(action, first_sample, num_tokens)
+                else:
+                    self._backward(action, sync if action.micro_batch == self._num_micro_batches - 1 else None)
+        self._end()
         assert not self._flights, f"micro-batches {sorted(self._flights)} never ran backward"
         return total
 
-    def _forward(self, micro_batch: int, first_sample: int, num_tokens: int) -> float:
-        flight = self._flights[micro_batch] = _InFlight()
-        size = self._plan.micro_batch_size
-        sample = first_sample + self._first_sequence + micro_batch * size
+    def evaluate(self, first_sample: int, num_tokens: int) -> float:
+        """Forward of one global batch that is not trained on, by the same division into micro-batches.
+
+        Args:
+            first_sample: index of its first evaluation sample.
+            num_tokens: targets of the whole evaluation that count, the weight of the loss.
+
+        Returns:
+            As `run_step`.
+        """
+        self._begin()
+        actions = forward_only(self._num_micro_batches)
+        total = 0.0
+        with torch.no_grad():
+            for index, action in enumerate(actions):
+                self._post(actions[: index + POSTED_AHEAD + 1])
+                total += self._evaluated(action, first_sample, num_tokens)
+        self._end()
+        return total
+
+    def _begin(self) -> None:
+        self._tp.clock.configure(num_sequences=self._plan.micro_batch_size, tp_degree=self._place.stage.tp_degree)
+        self._num_posted = 0
+
+    def _end(self) -> None:
+        for transfer in self._sending:
+            transfer.wait()
+        self._sending.clear()
+        assert not self._arriving, f"the tensors of {list(map(str, self._arriving))} were never taken"
+
+    def _forward(self, action: Action, first_sample: int, num_tokens: int) -> float:
+        flight = self._flights[action.micro_batch] = _InFlight()
+        sample, size = self._sample(action, first_sample), self._plan.micro_batch_size
         batch = self._data.batch(sample, size)
-        packing = packing_of(batch, self._decoder.cos.device)
+        flight.packing = packing_of(batch, self._decoder.cos.device)
         if self._previous:
-            x = self._receive(self._previous, tag=2 * micro_batch)
+            x = self._received(action)
         else:
             if self._place.tp_rank == 0:
                 self.consumed += range(sample, sample + size)
             x = flight.embedded = self._decoder.embed(batch.inputs, self._weights, self._tp)
-        for weights in self._layers:
-            x_in = x.detach().requires_grad_()
-            x = self._decoder.layer(x_in, weights, self._tp, packing)
-            flight.layers.append((x_in, x))
+        with self._layer_span("forward"), torch.set_grad_enabled(not self._is_recomputing):
+            for _, weights in self._layers:
+                x_in = x.detach().requires_grad_()
+                x = self._decoder.layer(x_in, weights, self._tp, flight.packing)
+                flight.layers.append((x_in, None if self._is_recomputing else x))
         if self._next:
-            self._send(x.detach(), self._next, tag=2 * micro_batch)
+            self._send(x.detach(), self._next, tag=2 * action.micro_batch)
             return 0.0
         flight.loss_input = x.detach().requires_grad_()
         flight.loss = self._decoder.loss(flight.loss_input, batch.targets, self._weights, self._tp) / num_tokens
         return float(flight.loss.detach()) if self._place.tp_rank == 0 else 0.0
 
-    def _backward(self, micro_batch: int) -> None:
-        flight = self._flights.pop(micro_batch)
+    def _evaluated(self, action: Action, first_sample: int, num_tokens: int) -> float:
+        batch = self._data.evaluation_batch(self._sample(action, first_sample), self._plan.micro_batch_size)
+        packing = packing_of(batch, self._decoder.cos.device)
+        x = self._received(action) if self._previous else self._decoder.embed(batch.inputs, self._weights, self._tp)
+        for _, weights in self._layers:
+            x = self._decoder.layer(x, weights, self._tp, packing)
+        if self._next:
+            self._send(x, self._next, tag=2 * action.micro_batch)
+            return 0.0
+        loss = self._decoder.loss(x, batch.targets, self._weights, self._tp) / num_tokens
+        return float(loss) if self._place.tp_rank == 0 else 0.0
+
+    def _backward(self, action: Action, sync: GradientSync | None) -> None:
+        flight = self._flights.pop(action.micro_batch)
         clock = self._tp.clock
+        grad: Tensor | None
         if flight.loss is not None and flight.loss_input is not None:
             clock.start(Work.HEAD)
             torch.autograd.backward(flight.loss)
             clock.drop()
             grad = flight.loss_input.grad
         else:
-            grad = self._receive(self._next, tag=2 * micro_batch + 1)
-        for x_in, x in reversed(flight.layers):
-            clock.start(Work.BACKWARD)
-            torch.autograd.backward(x, grad)
-            clock.drop()
-            grad = x_in.grad
+            grad = self._received(action)
+        with self._layer_span("backward"):
+            for layer, weights in reversed(self._layers):
+                x_in, x = flight.layers.pop()
+                if x is None:
+                    x = self._decoder.layer(x_in, weights, self._tp, flight.packing)
+                clock.start(Work.BACKWARD)
+                torch.autograd.backward(x, grad)
+                clock.drop()
+                grad = x_in.grad
+                if sync:
+                    sync.passed(layer)
         assert grad is not None
         if flight.embedded is not None:
             torch.autograd.backward(flight.embedded, grad)
         else:
-            self._send(grad, self._previous, tag=2 * micro_batch + 1)
+            self._send(grad, self._previous, tag=2 * action.micro_batch + 1)
 
-    def _receive(self, senders: tuple[int, ...], tag: int) -> Tensor:
+    def _layer_span(self, kind: str) -> AbstractContextManager[None]:
+        first, stop = self._place.stage.layers
+        return self._tp.recorder.span(f"{kind} of layers {first} to {stop - 1}", "layers")
+
+    def _sample(self, action: Action, first_sample: int) -> int:
+        return first_sample + self._first_sequence + action.micro_batch * self._plan.micro_batch_size
+
+    def _post(self, actions: Sequence[Action]) -> None:
+        """Posts the receives of the actions, those excepted that are posted already."""
         config = self._decoder.config
-        x = torch.empty(self._plan.micro_batch_size, config.seq_len, config.hidden_size, dtype=self._decoder.dtype)
-        source = senders[sender_of(self._place.tp_rank, self._place.stage.tp_degree, len(senders))]
-        dist.recv(x, src=source, tag=tag)
-        return x
+        for action in actions[self._num_posted :]:
+            senders = self._previous if action.kind == "F" else self._next
+            if senders:
+                x = torch.empty(
+                    self._plan.micro_batch_size, config.seq_len, config.hidden_size, dtype=self._decoder.dtype
+                )
+                source = senders[sender_of(self._place.tp_rank, self._place.stage.tp_degree, len(senders))]
+                tag = 2 * action.micro_batch + (action.kind == "B")
+                self._arriving[action] = self._tp.links.post(x, source, tag)
+        self._num_posted = len(actions)
+
+    def _received(self, action: Action) -> Tensor:
+        with self._tp.recorder.span(f"receive for {action}", "wait"):
+            return self._arriving.pop(action).wait()
 
     def _send(self, x: Tensor, receivers: tuple[int, ...], tag: int) -> None:
         x = x.contiguous()
-        for index in receivers_of(self._place.tp_rank, self._place.stage.tp_degree, len(receivers)):
-            work = dist.isend(x, dst=receivers[index], tag=tag)
-            assert work is not None
-            self._sending.append((work, x))
+        with self._tp.recorder.span("send", "send"):
+            for index in receivers_of(self._place.tp_rank, self._place.stage.tp_degree, len(receivers)):
+                self._sending.append(self._tp.links.send(x, receivers[index], tag))
 
 
 def _of_layer(weights: dict[str, Tensor], layer: int) -> dict[str, Tensor]:

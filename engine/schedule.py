@@ -42,6 +42,11 @@ def one_f_one_b(stage_index: int, num_stages: int, num_micro_batches: int) -> tu
     return tuple(actions)
 
 
+def forward_only(num_micro_batches: int) -> tuple[Action, ...]:
+    """The actions of every stage in an evaluation: nothing is in flight, so there is nothing to alternate."""
+    return tuple(Action("F", index) for index in range(num_micro_batches))
+
+
 def show(actions: tuple[Action, ...]) -> str:
     """`F0 F1 B0 ...`, the inverse of `parse`."""
     return " ".join(str(action) for action in actions)

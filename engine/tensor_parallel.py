@@ -18,6 +18,8 @@ from torch import Tensor
 from engine.clock import EmulatedClock
 from engine.collectives import all_reduce_by_doubling
 from engine.data.batch import IGNORED
+from engine.links import Links, TorchLinks
+from engine.step_trace import Recorder
 
 
 class TensorParallel:
@@ -27,8 +29,16 @@ class TensorParallel:
         ranks: the members' world ranks in order of TP rank; `rank`: this member's position.
     """
 
-    def __init__(self, ranks: tuple[int, ...], rank: int, clock: EmulatedClock) -> None:
+    def __init__(
+        self,
+        ranks: tuple[int, ...],
+        rank: int,
+        clock: EmulatedClock,
+        links: Links | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         self.ranks, self.rank, self.clock = ranks, rank, clock
+        self.links, self.recorder = links or TorchLinks(), recorder or Recorder()
 
     @property
     def degree(self) -> int:
@@ -47,7 +57,9 @@ class TensorParallel:
     def all_reduce(self, x: Tensor, combine: Callable[[Tensor, Tensor], Tensor] = torch.add) -> Tensor:
         """Between two compute segments."""
         work = self.clock.stop()
-        x = all_reduce_by_doubling(x, self.ranks, self.rank, combine)
+        if self.degree > 1:
+            with self.recorder.span("all-reduce", "tp"):
+                x = all_reduce_by_doubling(x, self.ranks, self.rank, combine, self.links)
         self.clock.start(work)
         return x
 

@@ -16,11 +16,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from db.messages import Desired, DeviceInfo, Hello, Phase, Profile, Step, Switch
+from db.messages import Desired, DeviceInfo, Evaluation, Hello, Phase, Profile, Step, Switch
 from db.run_config import RunConfig
 from engine.agreement import Exchanged, broadcast_text, exchange, vote
 from engine.calibration import LayerProbe, calibrate
 from engine.clock import EmulatedClock, Emulation, Work
+from engine.collectives import world_sum
 from engine.data import Corpus
 from engine.data.sharing import shared_tokens
 from engine.errors import ConfigError
@@ -36,6 +37,8 @@ from engine.parameters import parameters
 from engine.pipeline import StageRunner
 from engine.precision import DTYPES, wide
 from engine.shard import Shard
+from engine.socket_links import connect
+from engine.step_trace import Recorder, TraceRequest, write
 from engine.tensor_parallel import TensorParallel
 from engine.uplink import Uplink
 from planner.plan import Plan
@@ -56,13 +59,21 @@ class Trainer:
     Args:
         uplink: on rank 0; `None` elsewhere.
         checkpoints: folder of the run's checkpoints; `None`: it has none.
+        trace: a step to write a trace of.
 
     Raises:
         ConfigError: the world has another size than the configuration, or the text does not fit.
     """
 
-    def __init__(self, config: RunConfig, uplink: Uplink | None, *, checkpoints: Path | None = None) -> None:
-        self.config, self._uplink = config, uplink
+    def __init__(
+        self,
+        config: RunConfig,
+        uplink: Uplink | None,
+        *,
+        checkpoints: Path | None = None,
+        trace: TraceRequest | None = None,
+    ) -> None:
+        self.config, self._uplink, self._trace = config, uplink, trace
         self._checkpoints = checkpoints
         self.device = dist.get_rank()
         if dist.get_world_size() != config.num_devices:
@@ -81,6 +92,7 @@ class Trainer:
         )
         self._probe = LayerProbe(config, self._decoder, TensorParallel((self.device,), 0, self.clock))
         self._groups = Groups()
+        self._links, self._recorder = connect(), Recorder()
         self._profile: ModelProfile | None = None
         self._peak_flops = peak_flops(config)
         self.step = 0
@@ -108,8 +120,12 @@ class Trainer:
             self._obey(newest)
             if self._document is not None and self._document.stop:
                 return "stopped"
+            if self._is_evaluation_due():
+                self._evaluate()
             newest = self._step().desired_version
         self._obey(newest)
+        if self._is_evaluation_due():
+            self._evaluate()
         return "finished"
 
     def _start(self, first: Desired, plan: Plan) -> None:
@@ -119,8 +135,8 @@ class Trainer:
         self.shard.initialise(self.config.train.seed)
         self._say_hello()
         started = time.perf_counter()
-        scratch = Optimizer(self._new_shard(spread), self._groups, self.config.train)
-        self._profile = calibrate(self.config, self._decoder, self.clock, lambda: scratch.step(0.0))
+        scratch = Optimizer(self._new_shard(spread), self._links, self.config.train)
+        self._profile = calibrate(self.config, self._decoder, self.clock, self._links, lambda: scratch.step(0.0))
         if self._uplink:
             self._uplink.send(Profile, profile=self._profile.to_json(), seconds=time.perf_counter() - started)
             self._uplink.set_state("training", step=self.step)
@@ -206,11 +222,11 @@ class Trainer:
     def _take_up(self, shard: Shard) -> None:
         """Makes `shard` the one that trains."""
         self.shard = shard
-        self._optimizer = Optimizer(shard, self._groups, self.config.train)
+        self._optimizer = Optimizer(shard, self._links, self.config.train, self._recorder)
         self._runner: StageRunner | None = None
         place = shard.layout.places.get(self.device)
         if place:
-            tp = TensorParallel(place.stage.devices, place.tp_rank, self.clock)
+            tp = TensorParallel(place.stage.devices, place.tp_rank, self.clock, self._links, self._recorder)
             self._runner = StageRunner(
                 plan=shard.layout.plan,
                 place=place,
@@ -218,17 +234,41 @@ class Trainer:
                 weights=shard.bind(),
                 tp=tp,
                 data=self._data,
+                is_recomputing=self.config.train.recompute,
             )
+
+    def _is_evaluation_due(self) -> bool:
+        every = self.config.train.eval_every
+        return every > 0 and self.step > 0 and self.step % every == 0
+
+    def _evaluate(self) -> None:
+        """Loss on text that is not trained on, and a step after it that detection leaves out. Collective."""
+        train = self.config.train
+        started = time.perf_counter()
+        num_tokens = self._data.num_evaluation_targets(0, train.eval_batches * train.global_batch)
+        loss = 0.0
+        if self._runner:
+            for number in range(train.eval_batches):
+                loss += self._runner.evaluate(number * train.global_batch, num_tokens)
+        loss = float(world_sum(torch.tensor([loss], dtype=torch.float64), self._links))
+        self.clock.settle()
+        if self._phase == "train":
+            self._phase = "evaluation"
+        if self._uplink:
+            seconds = time.perf_counter() - started
+            self._uplink.send(Evaluation, step=self.step, loss=loss, num_tokens=num_tokens, seconds=seconds)
 
     def _step(self) -> Exchanged:
         config, plan = self.config, self.shard.layout.plan
         first_sample = self.step * config.train.global_batch
+        if self._trace and self._trace.step == self.step:
+            self._recorder.start()
         started = time.perf_counter()
         self.clock.take()
         loss, units, degree = 0.0, 0, 1
         if self._runner:
             num_tokens = self._data.num_targets(first_sample, config.train.global_batch)
-            loss = self._runner.run_step(first_sample, num_tokens)
+            loss = self._runner.run_step(first_sample, num_tokens, self._optimizer.sync)
             units, degree = self._runner.num_work_units, self.shard.layout.places[self.device].stage.tp_degree
         elif self.device in plan.standby:
             for _ in range(NUM_PROBES):
@@ -241,6 +281,7 @@ class Trainer:
         desired = self._uplink.desired() if self._uplink else None
         changed = desired.version if desired and self._document and desired.version != self._document.version else 0
         told = exchange(
+            self._links,
             desired_version=changed,
             loss=loss,
             samples=self._runner.consumed if self._runner else [],
@@ -250,6 +291,8 @@ class Trainer:
         self._check_samples(told, first_sample)
         if self._uplink:
             self._report(told, time.perf_counter() - started, first_sample, norm, rate)
+        if self._trace and self._trace.step == self.step:
+            write(self._trace.path, self._recorder.take(), self.device, self.shard.layout.places.get(self.device))
         self._phase = "train"
         self.step += 1
         return told

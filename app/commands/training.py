@@ -11,6 +11,7 @@ import typer
 
 from app.commands.output import JsonOption, print_json
 from app.commands.surroundings import open_store, person
+from db.errors import InputError
 from db.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,18 +35,26 @@ def train(
     max_restarts: Annotated[
         int, typer.Option(min=0, help="How often an engine that dies is started again, from the newest checkpoint.")
     ] = 3,
+    trace_step: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Write a trace of this step (chrome://tracing, Perfetto); needs --follow.", show_default=False
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a run on this machine and register it. Ctrl-C stops it after the step it is in; twice kills it."""
     from app.commands.progress import Progress
     from app.commands.saving import start_from
-    from app.local import trainer
+    from app.local import commands, trainer
     from app.local.run_paths import starting_from, with_absolute_source, with_checkpoint_paths
     from app.local.stop_signals import StopSignals
     from db import runs
     from db.run_config import RunConfig
 
     settings = Settings.from_env()
+    if trace_step is not None and not follow:
+        raise InputError("--trace-step needs --follow")
     checked = with_absolute_source(RunConfig.from_file(config), Path.cwd())
     checked = with_checkpoint_paths(checked, Path.cwd())
     plan = trainer.first_plan(checked)
@@ -63,7 +72,13 @@ def train(
                     print_json({"run": run.id, "status": run.status})
                 return
             ended = trainer.follow(
-                trainer.Trainer(store, settings, run, max_restarts=max_restarts),
+                trainer.Trainer(
+                    store,
+                    settings,
+                    run,
+                    max_restarts=max_restarts,
+                    engine=commands.torchrun if trace_step is None else commands.torchrun_with_trace(trace_step),
+                ),
                 signals,
                 actor=person(),
                 on_stopping=lambda: progress.say(f"run {run.id}: stopping; Ctrl-C again kills it"),
@@ -71,6 +86,9 @@ def train(
             )
             progress.end()
     _report(ended, settings, as_json=as_json)
+    if trace_step is not None:
+        path = commands.trace_path(commands.run_folder(settings, run.id), trace_step)
+        progress.say(f"trace: {path}" if path.exists() else "trace: none, the run did not reach that step")
     if ended.status not in ("finished", "stopped"):
         raise typer.Exit(1)
 

@@ -68,6 +68,21 @@ def exporter(checkpoint: Path, config: Path, out: Path) -> list[str]:
     ]
 
 
+def torchrun_with_trace(step: int) -> EngineArgv:
+    """`torchrun` whose ranks write a trace of step `step` beside the configuration."""
+
+    def argv(run: int, num_ranks: int, config: Path, checkpoints: Path) -> list[str]:
+        trace = ["--trace-step", str(step), "--trace-out", str(trace_path(config.parent, step))]
+        return [*torchrun(run, num_ranks, config, checkpoints), *trace]
+
+    return argv
+
+
+def trace_path(folder: Path, step: int) -> Path:
+    """Where the trace of a step lies in a run's folder."""
+    return folder / f"step-{step}-trace.json"
+
+
 def run_folder(settings: Settings, run: int) -> Path:
     """Files of one run."""
     return settings.home / "runs" / str(run)

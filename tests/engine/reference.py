@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from db.run_config import ModelConfig, RunConfig, TrainConfig
 from engine.data import Corpus
+from engine.data.batch import Batch
 from engine.data.source import read_tokens
 from engine.model import initial_slice
 from engine.parameters import parameters
@@ -39,11 +41,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceStep:
-    """Mean loss, global gradient norm before clipping, and learning rate of a step."""
+    """Mean loss, global gradient norm before clipping, and learning rate of a step.
+
+    `evaluation`: mean loss on evaluation samples before the step, NaN where the run does not evaluate.
+    """
 
     loss: float
     grad_norm: float
     learning_rate: float
+    evaluation: float = math.nan
 
 
 def reference_losses(config: RunConfig, num_steps: int) -> list[float]:
@@ -71,13 +77,15 @@ def reference_steps(config: RunConfig, num_steps: int, order: Order | None = Non
         samples = list(range(step * train.global_batch, (step + 1) * train.global_batch))
         if order.shuffle:
             random.Random(order.shuffle * 1000 + step).shuffle(samples)
+        is_evaluated = train.eval_every and step and step % train.eval_every == 0
+        evaluation = _evaluation(config, data, masters, dtype, order.num_parts) if is_evaluated else math.nan
         num_targets = sum(data.batch(sample, 1).num_targets for sample in samples)
         loss = 0.0
         for master in masters.values():
             master.grad = torch.zeros_like(master)
         for start in range(0, len(samples), size):
             weights = {name: value.detach().to(dtype).requires_grad_() for name, value in masters.items()}
-            part = _summed_loss(weights, data, samples[start : start + size], config.model, order.num_parts)
+            part = _summed_loss(weights, data.batch, samples[start : start + size], config.model, order.num_parts)
             part = part / num_targets
             part.backward()
             loss += float(part.detach())
@@ -90,7 +98,7 @@ def reference_steps(config: RunConfig, num_steps: int, order: Order | None = Non
         for group in optimizer.param_groups:
             group["lr"] = _rate(train, step)
         optimizer.step()
-        result.append(ReferenceStep(loss=loss, grad_norm=norm, learning_rate=_rate(train, step)))
+        result.append(ReferenceStep(loss=loss, grad_norm=norm, learning_rate=_rate(train, step), evaluation=evaluation))
     return result
 
 
@@ -121,8 +129,23 @@ def _initial(config: RunConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     return result
 
 
-def _summed_loss(w: dict[str, Tensor], data: Corpus, samples: list[int], model: ModelConfig, num_parts: int) -> Tensor:
-    batches = [data.batch(sample, 1) for sample in samples]
+def _evaluation(
+    config: RunConfig, data: Corpus, masters: dict[str, Tensor], dtype: torch.dtype, num_parts: int
+) -> float:
+    count = config.train.eval_batches * config.train.global_batch
+    weights = {name: value.detach().to(dtype) for name, value in masters.items()}
+    total = _summed_loss(weights, data.evaluation_batch, list(range(count)), config.model, num_parts)
+    return float(total) / data.num_evaluation_targets(0, count)
+
+
+def _summed_loss(
+    w: dict[str, Tensor],
+    batch_of: Callable[[int, int], Batch],
+    samples: list[int],
+    model: ModelConfig,
+    num_parts: int,
+) -> Tensor:
+    batches = [batch_of(sample, 1) for sample in samples]
     documents = [batch.documents for batch in batches if batch.documents is not None]
     logits = _forward(
         torch.cat([batch.inputs for batch in batches]), torch.cat(documents) if documents else None, w, model, num_parts

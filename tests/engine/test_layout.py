@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from db.run_config import ModelConfig
 from engine.errors import LayoutError
-from engine.layout import Holdings, Layout, Span, layout, merged
+from engine.layout import (
+    MAX_BUCKET_ELEMENTS,
+    MIN_BUCKET_ELEMENTS,
+    Holdings,
+    Layout,
+    Span,
+    bucket_bound,
+    layout,
+    merged,
+)
 from engine.parameters import Parameter, parameters
 from engine.transfers import elements_sent, transfers
 from planner.plan import Pipeline, Plan, Stage
@@ -100,6 +109,49 @@ def test_buckets_hold_every_element_once_and_shares_split_them(seed: int) -> Non
         for device, span in itertools.product(bucket.owners, bucket.spans):
             held = [other for other in spread.weights[device] if other.parameter == span.parameter]
             assert any(other.start <= span.start and span.stop <= other.stop for other in held)
+
+
+@given(SEEDS)
+@settings(max_examples=100, deadline=None)
+def test_buckets_come_in_the_order_in_which_a_backward_completes_them(seed: int) -> None:
+    """So that any two owners send each other the same buckets in the same order, whatever their stages."""
+    spread = layout_of(seed)
+    depths = {"first": -1, "ends": -1, "last": MODEL.num_layers}
+    for bucket in spread.buckets:
+        held = [spread.parameters[span.parameter] for span in bucket.spans]
+        assert bucket.layer == min(depths.get(parameter.place, parameter.layer) for parameter in held)
+    layers = [bucket.layer for bucket in spread.buckets]
+    assert layers == sorted(layers, reverse=True)
+    for _, _, one in spread.plan.places():
+        own = [bucket.layer for bucket in spread.buckets if one.devices[0] in bucket.owners]
+        within = [layer for layer in own if 0 <= layer < MODEL.num_layers]
+        assert all(one.layers[0] <= layer < one.layers[1] for layer in within)
+
+
+@given(SEEDS, st.integers(50, 2_000))
+@settings(max_examples=50, deadline=None)
+def test_buckets_stay_within_their_bound(seed: int, bound: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.layout.bucket_bound", lambda parameters: bound)
+        spread = layout_of(seed)
+    for bucket in spread.buckets:
+        assert bucket.num_elements <= bound or len(bucket.spans) == 1
+        covered_layers = {spread.parameters[span.parameter].layer for span in bucket.spans} - {-1}
+        assert covered_layers == set(range(min(covered_layers, default=0), max(covered_layers, default=-1) + 1))
+    for parameter in spread.parameters:
+        assert set(covered(spread.states, parameter)) == {1}
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "expected"),
+    [
+        (16, 4, MIN_BUCKET_ELEMENTS),  # a toy: a message costs more than its bytes
+        (4096, 32, MAX_BUCKET_ELEMENTS),  # seven billion: the first bucket is not a whole layer
+    ],
+)
+def test_the_bound_grows_with_the_model(hidden: int, layers: int, expected: int) -> None:
+    model = ModelConfig(num_layers=layers, hidden_size=hidden, num_heads=4, ffn_size=2 * hidden)
+    assert bucket_bound(parameters(model)) == expected
 
 
 @given(SEEDS, SEEDS)

@@ -36,17 +36,15 @@ def update(rank: int, tied: bool) -> dict[str, Any]:
     """One update that is skipped, one with every gradient element 0.5 on every holder."""
     import torch
 
-    from engine.groups import Groups, needed_groups
     from engine.layout import layout
     from engine.optimizer import Optimizer
     from engine.shard import Shard
+    from engine.socket_links import connect
 
     spread = layout(plan(), parameters(MODEL.model_copy(update={"tie_embeddings": tied})), 2)
-    groups = Groups()
-    groups.prepare(needed_groups(spread))
     shard = Shard(spread, rank, torch.float32, torch.float32)
     shard.initialise(1)
-    optimizer = Optimizer(shard, groups, TRAIN)
+    optimizer = Optimizer(shard, connect(), TRAIN)
     before = [tensor.clone() for tensor in (*shard.weights.tensors, *shard.states["exp_avg"].tensors)]
     for tensor in shard.grads.tensors:
         tensor.fill_(0.5)

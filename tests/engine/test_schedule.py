@@ -6,7 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.schedule import one_f_one_b, parse, receivers_of, sender_of, show
+from engine.schedule import forward_only, one_f_one_b, parse, receivers_of, sender_of, show
+from planner.cost import timeline
+from planner.plan import Pipeline, Plan, Stage
+from planner.spec import ModelProfile
+
+ONE = {1: {1: 1.0}}
+PROFILE = ModelProfile(
+    num_layers=1,
+    compute_s=ONE,
+    comm_s={1: {1: 0.0}},
+    forward_share=0.3,
+    embed_s={1: {1: 0.1}},
+    head_s={1: {1: 0.2}},
+    send_s=0.01,
+    sync_s=0.0,
+    max_tp=1,
+    layer_bytes={1: (1.0,)},
+    first_extra_bytes=0.0,
+    last_extra_bytes=0.0,
+    reserve_bytes=0.0,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +71,25 @@ def test_schedules_run_to_the_end_without_deadlock(num_stages: int, extra: int) 
 def test_text_form_reads_back(num_stages: int, extra: int, data: st.DataObject) -> None:
     actions = one_f_one_b(data.draw(st.integers(0, num_stages - 1)), num_stages, num_stages + extra)
     assert parse(show(actions)) == actions
+
+
+@given(st.integers(1, 5), st.integers(0, 6))
+def test_the_planner_counts_with_the_same_schedule(num_stages: int, extra: int) -> None:
+    count = num_stages + extra
+    layers = [(index, index + 1) for index in range(num_stages)]
+    stages = tuple(Stage(devices=(index,), layers=span) for index, span in enumerate(layers))
+    pipeline = Pipeline(num_micro_batches=count, stages=stages)
+    plan = Plan(num_layers=num_stages, micro_batch_size=1, pipelines=(pipeline,))
+    events = timeline(plan, PROFILE, {0: 2.0})
+    for index in range(num_stages):
+        own = sorted((event for event in events if event.stage_index == index), key=lambda event: event.start_s)
+        planned = " ".join(f"{event.kind[0].upper()}{event.micro_batch}" for event in own)
+        assert planned == show(one_f_one_b(index, num_stages, count))
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_an_evaluation_only_runs_forward(count: int) -> None:
+    assert show(forward_only(count)) == " ".join(f"F{index}" for index in range(count))
 
 
 @pytest.mark.parametrize("degrees", [(1, 4), (4, 1), (2, 4), (4, 2), (2, 2), (8, 1), (1, 1)])
