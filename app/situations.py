@@ -6,7 +6,7 @@ rows, as a person would. Source of the rates: 1, 2, 3 and 8 co-running jobs (Mal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from db.errors import InputError
@@ -22,6 +22,8 @@ DESCRIPTIONS = {
     "S5": "every device of one node 2.57x slow",
     "S6": "two devices of one node 3.75x and 12.53x slow, one of another node 2.57x",
 }
+DRIFT = ("S0", "S1", "S3", "S0", "S2")
+"""Situations that follow one another in one run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,24 @@ def stragglers(name: str, nodes: Sequence[Sequence[int]]) -> tuple[Straggler, ..
         raise InputError(f"situation must be one of {', '.join(DESCRIPTIONS)}, given {name}")
     slow = _slow(name, nodes)
     return tuple(Straggler(device=device, rate=rate) for device, rate in slow.items())
+
+
+def rates(name: str, nodes: Sequence[Sequence[int]]) -> dict[int, float]:
+    """The rates of the slow devices once a situation is complete; see `stragglers`."""
+    return {straggler.device: straggler.rate for straggler in stragglers(name, nodes)}
+
+
+def difference(former: Mapping[int, float], rates: Mapping[int, float]) -> tuple[dict[float, list[int]], list[int]]:
+    """What to ask for to get from one set of slow devices to another.
+
+    Returns:
+        The devices to inject, by rate, and the devices to clear.
+    """
+    injected: dict[float, list[int]] = {}
+    for device, rate in sorted(rates.items()):
+        if former.get(device) != rate:
+            injected.setdefault(rate, []).append(device)
+    return injected, sorted(set(former) - set(rates))
 
 
 def _slow(name: str, nodes: Sequence[Sequence[int]]) -> dict[int, float]:

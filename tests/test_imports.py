@@ -308,7 +308,7 @@ def test_every_library_is_a_declared_dependency() -> None:
 
     runtime = modules(project["dependencies"])
     everything = runtime | modules(project["optional-dependencies"]["dev"])
-    local = set(PACKAGES) | {"tests", "conftest"} | {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    local = set(PACKAGES) | {"bench", "tests", "conftest"} | {path.stem for path in (ROOT / "tests").rglob("*.py")}
     undeclared = {}
     for folder in (*PACKAGES, "tests", "bench"):
         declared = runtime if folder in PACKAGES else everything

@@ -44,7 +44,8 @@ class _Script:
     def __init__(self, bus: Bus, run: int, config: RunConfig, checkpoints: Path) -> None:
         self.bus, self.run, self.config, self.checkpoints = bus, run, config, checkpoints
         self.attempt, self.seq, self.num_requests = secrets.token_hex(4), 0, 0
-        self.step = max((int(path.name.split("-")[1]) for path in checkpoints.glob("step-*")), default=0)
+        origin = Path(config.checkpoint.start_from or "step-0")
+        self.step = max(_step_of(path) for path in (origin, *checkpoints.glob("step-*")))
         self.profile = profile(config)
         self.desired: Desired | None = None
 
@@ -154,6 +155,10 @@ class _Script:
             kind(run=self.run, attempt=self.attempt, seq=self.seq, at=utc_now(), desired_version=version, **fields)
         )
         self.seq += 1
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.split("-")[1])
 
 
 def profile(config: RunConfig) -> ModelProfile:
