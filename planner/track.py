@@ -90,7 +90,7 @@ class DeviceTrack:
             self.num_off += 1
 
     def has_jumped(self, factor: float, steady: float, num_samples: int) -> bool:
-        """Whether the last samples all left the level by more than a factor, the same way, and agree with each other."""
+        """Whether the last samples all left the level by more than a factor, one way, and agree with each other."""
         tail = list(self.samples)[-num_samples:]
         if self.num_silent or len(tail) < num_samples:
             return False
