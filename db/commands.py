@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from db import audit, plans, runs, transitions
+from db import audit, plans, runs, schedule, transitions
 from db.columns import fits
 from db.errors import InputError
 from db.messages import utc_now
@@ -66,16 +66,17 @@ def submit(
 ) -> CommandView:
     """Checks a command and writes it down as pending.
 
-    Kinds and arguments: `inject` {devices: [int], rate: float, for_s: float | None}, `clear`
-    {devices: [int] | None (all)}, `pause`, `resume`, `stop`, `checkpoint`, `replan`, `approve` |
-    `reject` | `rollback` {version: int}, `set_mode` {mode: str}.
+    Kinds and arguments: `inject` {devices: [int], rate: float, for_s: float | None}, `play` {name: str,
+    entries: [{at_s, device, rate, for_s}]} (see `db.schedule`), `clear` {devices: [int] | None (all)}, `pause`,
+    `resume`, `stop`, `checkpoint`, `replan`, `approve` | `reject` | `rollback` {version: int}, `set_mode` {mode: str}.
 
     Args:
         key: idempotency key within the run; the same key twice gives the same command.
 
     Raises:
         InputError: unknown run, kind, argument or plan, a run that has ended, a device out of
-            range, a rate or duration that is not a positive number. Nothing is written then.
+            range, a rate or duration that is not a positive number, a schedule while another one is being
+            played. Nothing is written then.
     """
     with store.session() as session:
         row = runs.locked(session, run)
@@ -224,6 +225,20 @@ def _inject(_session: Session, row: RunRow, arguments: Arguments) -> Arguments:
     }
 
 
+def _play(session: Session, row: RunRow, arguments: Arguments) -> Arguments:
+    _only(arguments, "name", "entries")
+    checked = schedule.checked(arguments, num_devices=RunConfig.model_validate(row.config).num_devices)
+    is_open = CommandRow.status.in_(transitions.open_statuses(transitions.COMMAND))
+    query = select(CommandRow).where(CommandRow.run == row.id, CommandRow.kind == "play", is_open)
+    other = session.scalar(query.limit(1))
+    if other is not None:
+        raise InputError(
+            f"run {row.id} must play one schedule at a time, {other.arguments['name']} (command {other.id}) is not "
+            "over: clear all injections to end it"
+        )
+    return checked
+
+
 def _clear(_session: Session, row: RunRow, arguments: Arguments) -> Arguments:
     _only(arguments, "devices")
     devices = arguments.get("devices")
@@ -256,6 +271,7 @@ def _set_mode(_session: Session, _row: RunRow, arguments: Arguments) -> Argument
 
 _CHECKS: dict[str, Callable[[Session, RunRow, Arguments], Arguments]] = {
     "inject": _inject,
+    "play": _play,
     "clear": _clear,
     "pause": _nothing,
     "resume": _nothing,
@@ -328,8 +344,15 @@ def _audit(session: Session, row: CommandRow, *, actor: str) -> None:
         target=f"command {row.id}",
         source=row.source,
         result=row.status,
-        detail={"arguments": row.arguments, "result": row.result, "desired_version": row.desired_version},
+        detail={"arguments": _told(row), "result": row.result, "desired_version": row.desired_version},
     )
+
+
+def _told(row: CommandRow) -> Arguments:
+    """The arguments for the audit; of a schedule only how long it is, the command's row has it all."""
+    if row.kind != "play":
+        return row.arguments
+    return {"name": row.arguments["name"], "num_entries": len(row.arguments["entries"])}
 
 
 def _view(row: CommandRow) -> CommandView:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from db import audit, runs, transitions
 from db.messages import utc_now
 from db.models import InjectionRow, RunRow
+from db.schedule import HEALTHY, Entry
 from db.store import Store
 
 
@@ -59,24 +60,45 @@ def add(
         until_at: when to clear it; None: never.
     """
     with store.session() as session:
+        return _view(_add(session, runs.locked(session, run), device, rate, until_at, command))
+
+
+def play(
+    store: Store, run: int, entries: Sequence[tuple[Entry, datetime | None]], *, command: int, now: datetime
+) -> int:
+    """Asks for the next entries of a schedule, each with the time when it is to be cleared, and for one new
+    desired version that carries them, in one transaction: `num_played` grows by their number or not at all.
+
+    An entry whose time is over already, and one that says that a device is healthy, is cleared at once.
+
+    Returns:
+        The new `desired_version`.
+    """
+    with store.session() as session:
         row = runs.locked(session, run)
-        for former in _open(session, run, [device]):
-            _clear(session, former, reason="replaced")
-        session.flush()
-        injection = InjectionRow(
-            run=run,
-            device=device,
-            rate=rate,
-            status="requested",
-            command=command,
-            desired_version=row.desired_version + 1,
-            requested_at=utc_now(),
-            until_at=until_at,
-        )
-        session.add(injection)
-        session.flush()
-        _audit(session, injection, reason="")
-        return _view(injection)
+        for entry, until_at in entries:
+            injection = _add(session, row, entry.device, entry.rate, until_at, command)
+            if until_at is not None and until_at <= now:
+                _clear(session, injection, reason="its time was over when the controller came to it")
+            elif entry.rate == HEALTHY:
+                _clear(session, injection, reason="healthy again")
+            session.flush()
+        row.desired_version += 1
+        return row.desired_version
+
+
+def num_played(store: Store, run: int, command: int) -> int:
+    """How many injections a command has led to."""
+    query = select(func.count()).where(InjectionRow.run == run, InjectionRow.command == command)
+    with store.reading() as session:
+        return session.scalar(query) or 0
+
+
+def of_command(store: Store, run: int, command: int) -> list[InjectionView]:
+    """The injections that a command has led to, oldest first."""
+    query = select(InjectionRow).where(InjectionRow.run == run, InjectionRow.command == command)
+    with store.reading() as session:
+        return [_view(row) for row in session.scalars(query.order_by(InjectionRow.id))]
 
 
 def open_injections(store: Store, run: int) -> list[InjectionView]:
@@ -136,6 +158,28 @@ def observed(store: Store, run: int, desired_version: int, step: int, at: dateti
             row.applied_step = step
             _audit(session, row, reason="", actor="engine")
         return [_view(row) for row in rows]
+
+
+def _add(
+    session: Session, row: RunRow, device: int, rate: float, until_at: datetime | None, command: int | None
+) -> InjectionRow:
+    for former in _open(session, row.id, [device]):
+        _clear(session, former, reason="replaced")
+    session.flush()
+    injection = InjectionRow(
+        run=row.id,
+        device=device,
+        rate=rate,
+        status="requested",
+        command=command,
+        desired_version=row.desired_version + 1,
+        requested_at=utc_now(),
+        until_at=until_at,
+    )
+    session.add(injection)
+    session.flush()
+    _audit(session, injection, reason="")
+    return injection
 
 
 def _open(session: Session, run: int, devices: Sequence[int] | None) -> list[InjectionRow]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,6 +45,47 @@ def inject(
     submit(run, "inject", arguments, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
+def play(
+    run: RunArgument,
+    situation: Annotated[
+        str | None, typer.Option(metavar="S1..S6", help="A named situation, until it is cleared.", show_default=False)
+    ] = None,
+    schedule: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A CSV of lines second,device,rate[,for_s].", show_default=False),
+    ] = None,
+    no_wait: NoWaitOption = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Seconds to wait for the engine.", show_default="30 s after the last injection"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play a situation or a schedule of injections; the controller plays it, `clear` without a device ends it."""
+    from app.schedule_file import read_schedule, situation_schedule
+    from db import runs
+    from db.schedule import arguments
+
+    if (situation is None) == (schedule is None):
+        raise InputError("expected --situation or --schedule, given " + ("neither" if situation is None else "both"))
+    with open_store() as store:
+        config = runs.get(store, run).config
+    if schedule is None:
+        assert situation is not None
+        name, entries = situation, situation_schedule(situation, config.nodes)
+    else:
+        name = schedule.name
+        try:
+            text = schedule.read_text(encoding="utf-8")
+            entries = read_schedule(text, num_devices=config.num_devices).all_entries()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read {schedule}: {error}") from None
+        except InputError as error:
+            raise InputError(f"{schedule}: {error}") from None
+    timeout_s = entries[-1].at_s + 30.0 if timeout is None else timeout
+    submit(run, "play", arguments(name[:100], entries), no_wait=no_wait, timeout_s=timeout_s, as_json=as_json)
+
+
 def clear(
     run: RunArgument,
     device: Annotated[
@@ -53,7 +95,7 @@ def clear(
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Take injected slowness away."""
+    """Take injected slowness away; without a device also what is still to come of a schedule."""
     submit(run, "clear", {"devices": device or None}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
@@ -201,6 +243,8 @@ def _why_waiting(store: Store, command: CommandView) -> str:
 
     if command.status == "pending":
         beat = heartbeats.all_beats(store).get("controller")
+        if command.kind == "play" and runs.get(store, command.run).step is None:
+            return "it begins after the run's first step"
         return f"the controller was last heard {age(beat.at if beat else None)} (`malleus up` starts it)"
     run = runs.get(store, command.run)
     return f"run {run.id} is {run.status} and its engine was last heard {age(run.last_seen_at)}"

@@ -167,6 +167,10 @@ class Loop:
             for run, devices in over.items():
                 if run in self._controls:
                     self._controls[run].orders.clear_expired(devices)
+            for run, control in self._controls.items():
+                if run in views:
+                    with self._guard(f"run {run}"):
+                        control.orders.play.tick(views[run])
 
     def _publish(self) -> None:
         if self._is_broker_away:

@@ -20,6 +20,7 @@ from db.runs import RunView
 from planner.control.active import command_key
 from planner.control.context import Context
 from planner.control.planning import Planning
+from planner.control.play import Play
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,10 @@ class Orders:
 
     def __init__(self, context: Context, run: int, planning: Planning) -> None:
         self._context, self._run, self._planning = context, run, planning
-        self._kinds: dict[str, Callable[[CommandView, RunView], int | str | Request]] = {
+        self.play = Play(context, run)
+        self._kinds: dict[str, Callable[[CommandView, RunView], int | str | Request | None]] = {
             "inject": self._inject,
+            "play": self.play.begin,
             "clear": self._clear,
             "pause": lambda command, view: self._change(is_paused=True),
             "resume": lambda command, view: self._change(is_paused=False),
@@ -52,11 +55,13 @@ class Orders:
         }
 
     def obey(self, command: CommandView, view: RunView) -> None:
-        """Carries out one pending command."""
+        """Carries out one pending command; None says that it goes its own way, or waits."""
         try:
             outcome = self._kinds[command.kind](command, view)
         except (InputError, TransitionError) as error:
             commands.finish(self._context.store, command.id, ok=False, result=str(error))
+            return
+        if outcome is None:
             return
         log.info("run %s: %s by %s", self._run, command.kind, command.actor)
         if isinstance(outcome, Request):
@@ -119,6 +124,8 @@ class Orders:
         return self._change()
 
     def _clear(self, command: CommandView, view: RunView) -> int:
+        if command.arguments["devices"] is None:
+            self.play.end(f"ended by {command.actor}, who cleared all injections")
         injections.clear(self._context.store, self._run, command.arguments["devices"])
         return self._change()
 

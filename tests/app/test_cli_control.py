@@ -183,3 +183,45 @@ def test_durations(text: str, seconds: float) -> None:
 def test_bad_durations(text: str) -> None:
     with pytest.raises(InputError, match="positive time"):
         parse_duration(text)
+
+
+def test_play_submits_a_situation_or_a_schedule(
+    store: Store, answered: Callable[[Answer], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["play", "1", "--situation", "S3", "--no-wait", "--json"]) == 0
+    asked = json.loads(capsys.readouterr().out)
+    assert asked["arguments"]["name"] == "S3"
+    assert [(entry["device"], entry["rate"]) for entry in asked["arguments"]["entries"]] == [(3, 2.57), (7, 5.42)]
+    commands.finish(store, asked["id"], ok=False, result="ended")
+    file = tmp_path / "drill.csv"
+    file.write_text("second,device,rate,for_s\n0,3,2.57,10\n", encoding="utf-8")
+    answered(lambda store, command: commands.finish(store, command.id, ok=True, result="1 injections played", step=9))
+    assert main(["play", "1", "--schedule", str(file)]) == 0
+    assert "play: applied at step 9" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "given neither"),
+        (["--situation", "S1", "--schedule", "x.csv"], "given both"),
+        (["--situation", "S9"], "situation must be one of"),
+        (["--situation", "S0"], "nothing to play"),
+        (["--schedule", "missing.csv"], "cannot read missing.csv"),
+        (["--schedule", "bad.csv"], "bad.csv: line 1: device must be 0..7, given 9; line 2: rate must be a number"),
+    ],
+)
+def test_play_refuses(
+    store: Store,
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.csv").write_text("0,9,2\n0,1,x\n", encoding="utf-8")
+    known = len(commands.recent(store, 1))
+    assert main(["play", "1", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert len(commands.recent(store, 1)) == known
