@@ -3,6 +3,7 @@
 Exception
 ├── ValueError
 │   └── InputError           a person's input is wrong (run, device, rate, config, command)
+│       └── ConfigError      a run's configuration is wrong, by field
 └── RuntimeError
     ├── StoreError           the database cannot be reached or has another schema
     ├── BusError             the broker cannot be reached
@@ -14,6 +15,18 @@ from __future__ import annotations
 
 class InputError(ValueError):
     """A person's input is wrong; the message says what was expected and what was given."""
+
+
+class ConfigError(InputError):
+    """A run's configuration is wrong.
+
+    Attributes:
+        problems: field (`train.num_steps`; empty where fields do not fit together) and what is wrong with it.
+    """
+
+    def __init__(self, message: str, *, problems: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(message)
+        self.problems = problems
 
 
 class StoreError(RuntimeError):

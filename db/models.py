@@ -58,9 +58,14 @@ class RunRow(Base):
     """One training run, what it should do (`desired_version` and the columns under it) and does."""
 
     __tablename__ = "runs"
-    __table_args__ = (Index(None, "status"), {"sqlite_autoincrement": True})
+    __table_args__ = (
+        Index(None, "status"),
+        Index("uq_runs_key", "key", unique=True),
+        {"sqlite_autoincrement": True},
+    )
 
     id: Mapped[int] = mapped_column(_Id, primary_key=True, autoincrement=True)
+    key: Mapped[str | None]
     name: Mapped[str]
     status: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str] = mapped_column(default="")

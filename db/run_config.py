@@ -7,12 +7,13 @@ engine (which obeys it). URLs and secrets are not part of it; they come from the
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from db.errors import InputError
+from db.errors import ConfigError, InputError
 
 
 class _Section(BaseModel):
@@ -32,6 +33,14 @@ class ModelConfig(_Section):
     rope_theta: float = Field(10_000.0, gt=0)
     norm_eps: float = Field(1e-5, gt=0)
     tie_embeddings: bool = False
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all weights."""
+        hidden, kv_size = self.hidden_size, self.hidden_size // self.num_heads * self.num_kv_heads
+        layer = 2 * hidden * (hidden + kv_size) + 3 * hidden * self.ffn_size + 2 * hidden
+        ends = self.vocab_size * hidden * (1 if self.tie_embeddings else 2)
+        return self.num_layers * layer + ends + hidden
 
 
 class TrainConfig(_Section):
@@ -227,14 +236,26 @@ class RunConfig(_Section):
         """Parses and checks a TOML text.
 
         Raises:
-            InputError: one line that names the field, what was expected and what was given.
+            InputError: one line that names the field, what was expected and what was given; a `ConfigError` if
+                the text is TOML.
         """
         try:
-            return cls.model_validate(tomllib.loads(text))
+            return cls.from_document(tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"not valid TOML: {error}") from error
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> RunConfig:
+        """Checks what a TOML text holds.
+
+        Raises:
+            ConfigError: with every problem by its field.
+        """
+        try:
+            return cls.model_validate(document)
         except ValidationError as error:
-            raise InputError("; ".join(_sentence(item) for item in error.errors())) from error
+            problems = tuple(_problem(item) for item in error.errors())
+            raise ConfigError("; ".join(map(_sentence, problems)), problems=problems) from error
 
     @classmethod
     def from_file(cls, path: str | Path) -> RunConfig:
@@ -253,8 +274,13 @@ class RunConfig(_Section):
             raise InputError(f"{path}: {error}") from error
 
 
-def _sentence(item: object) -> str:
+def _problem(item: object) -> tuple[str, str]:
     assert isinstance(item, dict)
     where = ".".join(str(part) for part in item["loc"])
     message = str(item["msg"]).removeprefix("Value error, ")
-    return f"{where}: {message}, given {item['input']!r}" if where else message
+    return where, f"{message}, given {item['input']!r}" if where else message
+
+
+def _sentence(problem: tuple[str, str]) -> str:
+    where, message = problem
+    return f"{where}: {message}" if where else message

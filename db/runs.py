@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from db import audit, transitions
@@ -82,15 +83,46 @@ class RunView:
         return not transitions.is_final(transitions.RUN, self.status)
 
 
-def create(store: Store, config: RunConfig, *, plan: Mapping[str, Any], actor: str) -> RunView:
+def create(
+    store: Store,
+    config: RunConfig,
+    *,
+    plan: Mapping[str, Any],
+    actor: str,
+    source: str = "",
+    key: str | None = None,
+) -> RunView:
     """Registers a run: pending, with its devices and plan version 1, approved, in one transaction.
 
     Args:
         plan: document of the plan that it starts with.
+        source: where the actor asked for it, for the audit.
+        key: idempotency key; the same key twice gives the same run.
     """
+    if key is None:
+        return _create(store, config, plan, actor, source, None)
+    try:
+        return with_key(store, key) or _create(store, config, plan, actor, source, key)
+    except IntegrityError:  # somebody was faster with the same key
+        known = with_key(store, key)
+        assert known is not None
+        return known
+
+
+def with_key(store: Store, key: str) -> RunView | None:
+    """The run that was registered with an idempotency key, if one was."""
+    with store.reading() as session:
+        row = session.scalar(select(RunRow).where(RunRow.key == key))
+        return None if row is None else _view(row)
+
+
+def _create(
+    store: Store, config: RunConfig, plan: Mapping[str, Any], actor: str, source: str, key: str | None
+) -> RunView:
     now = utc_now()
     with store.session() as session:
         row = RunRow(
+            key=key,
             name=config.name,
             status="pending",
             config=config.model_dump(mode="json"),
@@ -134,7 +166,15 @@ def create(store: Store, config: RunConfig, *, plan: Mapping[str, Any], actor: s
                 decided_at=now,
             )
         )
-        audit.add(session, actor=actor, action="run.create", run=row.id, result="pending", detail={"name": row.name})
+        audit.add(
+            session,
+            actor=actor,
+            source=source,
+            action="run.create",
+            run=row.id,
+            result="pending",
+            detail={"name": row.name},
+        )
         return _view(row)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -27,10 +27,6 @@ from app.commands.surroundings import open_store
 from app.errors import CommandError
 from db.errors import InputError
 from db.settings import Settings
-
-if TYPE_CHECKING:
-    from db.checkpoints import CheckpointView
-    from db.store import Store
 
 INPUT_WRONG = 2
 
@@ -80,6 +76,7 @@ def export_model(
     """Turn a checkpoint into a folder in the form of Hugging Face, which `transformers` loads."""
     from app.local import commands
     from app.local.environment import child_environment
+    from app.local.origin import checkpoint_of
     from app.local.run_file import to_toml
     from db import runs
 
@@ -89,7 +86,7 @@ def export_model(
         raise InputError(f"the model needs a new or an empty folder, given {folder}")
     with open_store(settings) as store:
         config = runs.get(store, run).config
-        found = _found(store, run, step)
+        found = checkpoint_of(store, run, step)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "run.toml"
         file.write_text(to_toml(config), encoding="utf-8")
@@ -110,40 +107,3 @@ def export_model(
         print_json({"run": run, "step": found.step, "checkpoint": found.path, "out": str(folder)})
     else:
         print(f"run {run}, step {found.step}: exported to {folder}")
-
-
-def start_from(store: Store, given: str, folder: Path) -> Path:
-    """What a new run is to start from: the newest checkpoint of a run, or a folder.
-
-    Args:
-        given: number of a run, or a path.
-        folder: where relative paths begin.
-
-    Raises:
-        InputError: unknown run, a run without a checkpoint that is still there, or no folder with something in it.
-    """
-    path = (folder / Path(given).expanduser()).absolute()
-    if given.isascii() and given.isdigit() and not path.exists():
-        return Path(_found(store, int(given), None).path)
-    if not path.is_dir() or not any(path.iterdir()):
-        raise InputError(f"--from must be the number of a run or a folder with a checkpoint or a model, given {given}")
-    return path
-
-
-def _found(store: Store, run: int, step: int | None) -> CheckpointView:
-    """The newest checkpoint of a run (or that of a step) whose folder is there."""
-    from db import checkpoints as table_of_checkpoints
-    from db import runs
-
-    runs.get(store, run)
-    saved = table_of_checkpoints.saved(store, run)
-    if step is not None and step not in [entry.step for entry in saved]:
-        known = ", ".join(str(entry.step) for entry in saved) or "none"
-        raise InputError(f"run {run} has no checkpoint of step {step}, those it has: {known}")
-    wanted = [entry for entry in saved if step in (None, entry.step)]
-    if not wanted:
-        raise InputError(f"run {run} has no checkpoint (`malleus checkpoint {run}` asks for one)")
-    for entry in wanted:
-        if Path(entry.path).is_dir():
-            return entry
-    raise InputError(f"expected the checkpoint of run {run} at {wanted[0].path}, found nothing there")

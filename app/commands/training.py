@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,29 +44,26 @@ def train(
 ) -> None:
     """Start a run on this machine and register it. Ctrl-C stops it after the step it is in; twice kills it."""
     from app.commands.progress import Progress
-    from app.commands.saving import start_from
-    from app.local import commands, trainer
-    from app.local.run_paths import starting_from, with_absolute_source, with_checkpoint_paths
+    from app.local import commands, detached, trainer
+    from app.local.origin import origin
+    from app.local.run_start import prepared, register
     from app.local.stop_signals import StopSignals
-    from db import runs
     from db.run_config import RunConfig
 
     settings = Settings.from_env()
     if trace_step is not None and not follow:
         raise InputError("--trace-step needs --follow")
-    checked = with_absolute_source(RunConfig.from_file(config), Path.cwd())
-    checked = with_checkpoint_paths(checked, Path.cwd())
-    plan = trainer.first_plan(checked)
+    start = prepared(RunConfig.from_file(config), Path.cwd())
     with open_store(settings) as store:
         if source is not None:
-            checked = starting_from(checked, start_from(store, source, Path.cwd()))
+            start = start.starting_from(origin(store, source, Path.cwd()))
         trainer.check_surroundings(store, settings)
         progress = Progress(store, sys.stderr if as_json else sys.stdout)
         with StopSignals() as signals:
-            run = runs.create(store, checked, plan=plan, actor=person())
+            run = register(store, start, actor=person(), source="cli")
             progress.say(f"run {run.id}")
             if not follow:
-                _detach(settings, run.id, max_restarts)
+                detached.start(store, settings, run.id, max_restarts=max_restarts)
                 if as_json:
                     print_json({"run": run.id, "status": run.status})
                 return
@@ -89,26 +85,6 @@ def train(
         progress.say(f"trace: {path}" if path.exists() else "trace: none, the run did not reach that step")
     if ended.status not in ("finished", "stopped"):
         raise typer.Exit(1)
-
-
-def _detach(settings: Settings, run: int, max_restarts: int) -> None:
-    """Hands the run to a process of its own, which nobody waits for."""
-    from app.local import commands
-    from app.local.environment import child_environment
-
-    log = commands.run_folder(settings, run) / "trainer.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-m", "app.local.trainer", str(run), str(max_restarts)],
-        child_environment(settings),
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-    )
 
 
 def _report(run: RunView, settings: Settings, *, as_json: bool) -> None:

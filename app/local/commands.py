@@ -47,7 +47,7 @@ def engine(settings: Settings, run: int, argv: list[str]) -> Command:
         argv=argv,
         environment=child_environment(settings) | {"OMP_NUM_THREADS": "1"},
         folder=settings.home,
-        log=run_folder(settings, run) / "engine.log",
+        log=engine_log(settings, run),
     )
 
 
@@ -86,6 +86,16 @@ def trace_path(folder: Path, step: int) -> Path:
 def run_folder(settings: Settings, run: int) -> Path:
     """Files of one run."""
     return settings.home / "runs" / str(run)
+
+
+def engine_log(settings: Settings, run: int) -> Path:
+    """What a run's engine printed."""
+    return run_folder(settings, run) / "engine.log"
+
+
+def trainer_log(settings: Settings, run: int) -> Path:
+    """What the trainer of a run in the background printed."""
+    return run_folder(settings, run) / "trainer.log"
 
 
 def checkpoint_folder(settings: Settings, run: int, config: RunConfig) -> Path:

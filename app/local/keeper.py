@@ -20,6 +20,8 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+LEFT_ALONE = b"app.local.trainer"
+"""A run that was started in the background outlives who started it, with all that it started itself."""
 AFTER_END_S = 2.0
 """How long descendants may live on, after SIGTERM, once the command itself has ended."""
 
@@ -129,7 +131,10 @@ def _die_with_keeper() -> None:
 
 
 def _descendants() -> list[int]:
-    """Process ids of all descendants; empty where there is no /proc (the group is signalled then)."""
+    """Process ids of all descendants; empty where there is no /proc (the group is signalled then).
+
+    Runs in the background (`LEFT_ALONE`) and their descendants are not among them.
+    """
     parents: dict[int, int] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
@@ -140,8 +145,14 @@ def _descendants() -> list[int]:
                         parents[int(name)] = int(parent)
     found = [os.getpid()]
     for pid in found:
-        found.extend(child for child, parent in parents.items() if parent == pid)
+        found.extend(child for child, parent in parents.items() if parent == pid and not _is_left_alone(child))
     return found[1:]
+
+
+def _is_left_alone(pid: int) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return LEFT_ALONE in file.read().split(b"\0")
+    return False
 
 
 def _signal(pid: int, number: int) -> None:

@@ -82,6 +82,15 @@ def check_surroundings(store: Store, settings: Settings) -> None:
     """
     with Bus(settings.broker_url()) as bus:
         bus.ping()
+    check_controller(store)
+
+
+def check_controller(store: Store) -> None:
+    """A run needs a controller that listens.
+
+    Raises:
+        InputError: none has been heard lately.
+    """
     beat = heartbeats.all_beats(store).get("controller")
     silent_s = None if beat is None else (utc_now() - beat.at).total_seconds()
     if silent_s is None or silent_s > CONTROLLER_SILENT_S:

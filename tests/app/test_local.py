@@ -58,6 +58,24 @@ def test_stopping_ends_the_command_and_what_left_its_group(tmp_path: Path) -> No
     _wait_for(lambda: not any(map(_is_alive, pids)))
 
 
+def test_a_run_in_the_background_outlives_who_started_it(tmp_path: Path) -> None:
+    """The page Runs starts trainers under the dashboard's keeper; what such a trainer started itself lives on too."""
+    trainer = "import subprocess, sys; subprocess.run(['sleep', '600'])"
+    background = f"[sys.executable, '-c', {trainer!r}, 'app.local.trainer']"
+    family = FAMILY.replace('["sleep", "600"]', background)
+    part = Part(_command(tmp_path, family))
+    command, kept = _family(tmp_path)
+    try:
+        _wait_for(lambda: _children(kept))
+        (sleeper,) = _children(kept)
+        assert part.stop() == 128 + signal.SIGTERM
+        _wait_for(lambda: not _is_alive(command))
+        assert _is_alive(kept)
+        assert _is_alive(sleeper)
+    finally:
+        os.killpg(kept, signal.SIGKILL)
+
+
 def test_a_command_that_ignores_sigterm_is_killed_after_the_grace_time(tmp_path: Path) -> None:
     part = Part(_command(tmp_path, FAMILY, "deaf", grace_s=0.2))
     pids = _family(tmp_path)
@@ -238,3 +256,8 @@ def _wait_for(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.02)
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
