@@ -55,6 +55,10 @@ def wording(command: CommandView) -> str:
     if command.kind == "inject":
         duration = f" for {q.duration(arguments['for_s'])}" if arguments.get("for_s") else ""
         return f"inject {q.rate(arguments.get('rate'))} on {q.devices(devices or [])}{duration}"
+    if command.kind == "play":
+        entries = arguments.get("entries") or []
+        number = f"{len(entries)} injection{'s' if len(entries) != 1 else ''}"
+        return f"play {arguments.get('name')} ({number})"
     if command.kind == "clear":
         return f"clear {q.devices(devices)}" if devices else "clear all injections"
     if "version" in arguments:
@@ -76,7 +80,10 @@ def progress(command: CommandView, *, now: datetime) -> str:
         return f"done{': ' + command.result if command.result else ''} ({who})"
     waited_s = (now - command.created_at).total_seconds()
     waits = "the engine to save it" if command.kind == "checkpoint" else "the engine's next step boundary"
+    if command.kind == "play" and command.status == "accepted":
+        return f"plays since {q.clock(command.accepted_at, now=now)} ({who})"
     waits = "the controller" if command.status == "pending" else waits
+    waits += " and the run's first step" if command.kind == "play" else ""
     late = f", already {q.age(waited_s)}" if waited_s > LATE_AFTER_S else ""
     return f"waits for {waits}{late} ({who})"
 

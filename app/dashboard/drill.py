@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from db.commands import CommandView
     from db.episodes import EpisodeView
     from db.history import SwitchView
+    from db.injections import InjectionView
     from db.plans import PlanView
 
 StageState = Literal["done", "waiting", "failed", "later"]
@@ -42,6 +43,19 @@ class DrillStage:
     note: str = ""
 
 
+def as_drill(command: CommandView, injections: Sequence[InjectionView]) -> CommandView:
+    """A `play` as if it were one injection of all its devices: its drill begins with the first that was applied."""
+    if command.kind != "play":
+        return command
+    devices = sorted({int(entry["device"]) for entry in command.arguments["entries"] if entry["rate"] > 1.0})
+    mine = [entry for entry in injections if entry.command == command.id and entry.applied_at is not None]
+    drill = replace(command, arguments={"devices": devices, "rate": None, "for_s": None})
+    if not mine:
+        return drill
+    first = min(mine, key=lambda entry: entry.id)
+    return replace(drill, status="applied", applied_step=first.applied_step, done_at=first.applied_at)
+
+
 def drill_stages(
     command: CommandView,
     *,
@@ -56,7 +70,7 @@ def drill_stages(
     """The stages of one injection.
 
     Args:
-        command: an `inject` command.
+        command: an `inject` command, or a `play` by `as_drill`.
         episodes, plans, switches: of its run, any order.
         points: steps with their capacity bound, in step order.
         detected_at: when each episode was opened, by its id; where unknown, its first slow step stands in.

@@ -11,19 +11,36 @@ from dataclasses import dataclass, field
 
 import streamlit as st
 
+from app.situations import DESCRIPTIONS
+
 PRESETS = (2.57, 3.75, 5.42, 12.53)
 """Rates of 1, 2, 3 and 8 co-running jobs."""
+
+SLIDER = tuple(sorted({round(1.05 * (20 / 1.05) ** (index / 80), 2) for index in range(81)} | set(PRESETS)))
+"""Rates of the slider, evenly spaced on a log scale."""
+
+WAYS = ("by hand", "situation", "schedule")
+"""How to choose what is injected."""
 
 _FORM, _RUN = "inject_form", "inject_run"
 
 
 @dataclass
 class InjectionForm:
-    """The choice, and the counters of its widgets."""
+    """The choice, and the counters of its widgets.
+
+    Args:
+        situation: the one that is previewed.
+        text: of the schedule.
+    """
 
     devices: list[int] = field(default_factory=list)
     rate: float = PRESETS[0]
+    way: str = WAYS[0]
+    situation: str = ""
+    text: str = ""
     list_number: int = 0
+    slider_number: int = 0
     box_number: int = 0
     presets_number: int = 0
 
@@ -34,8 +51,11 @@ def begin(run: int, num_devices: int) -> None:
         return
     asked = st.query_params.get("devices", "").split(",")
     devices = sorted({int(entry) for entry in asked if entry.isdigit() and int(entry) < num_devices})
+    way, situation = st.query_params.get("way", ""), st.query_params.get("situation", "")
     st.session_state[_RUN] = run
-    st.session_state[_FORM] = InjectionForm(devices=devices)
+    st.session_state[_FORM] = InjectionForm(
+        devices=devices, way=way if way in WAYS else WAYS[0], situation=situation if situation in DESCRIPTIONS else ""
+    )
 
 
 def state() -> InjectionForm:
@@ -64,6 +84,7 @@ def preset_chosen() -> None:
     if preset is not None:
         form.rate = preset
         form.box_number += 1
+        form.slider_number += 1
 
 
 def rate_typed() -> None:
@@ -71,3 +92,35 @@ def rate_typed() -> None:
     form = state()
     form.rate = st.session_state[f"inject_rate_{form.box_number}"]
     form.presets_number += 1
+    form.slider_number += 1
+
+
+def slid() -> None:
+    """The slider has moved."""
+    form = state()
+    form.rate = st.session_state[f"inject_slider_{form.slider_number}"]
+    form.presets_number += 1
+    form.box_number += 1
+
+
+def way_chosen() -> None:
+    """Another way to choose was pressed."""
+    state().way = st.session_state["inject_way"] or WAYS[0]
+
+
+def situation_picked(values: list[str]) -> None:
+    """A card was clicked; a second click on it takes the preview away."""
+    state().situation = values[-1] if values else ""
+
+
+def uploaded() -> None:
+    """A file was chosen: its text takes the place of what was typed."""
+    file = st.session_state.get("inject_file")
+    if file is not None:
+        state().text = file.getvalue().decode("utf-8", errors="replace")
+        st.session_state["inject_text"] = state().text
+
+
+def typed() -> None:
+    """The text of the schedule has changed."""
+    state().text = st.session_state["inject_text"]

@@ -22,6 +22,7 @@ from db.audit import AuditView
 from db.commands import CommandView
 from db.heartbeats import BeatView
 from db.history import DeviceView, RateWindow, StepView
+from db.injections import InjectionView
 from db.messages import utc_now
 from db.plans import PlanView
 from db.runs import RunView
@@ -51,6 +52,13 @@ LOOK_BACK_STEPS = 500
 
 RELOAD_S = 30.0
 """Everything but steps is read in full this often, in between only what is new."""
+
+
+MAX_DRILL_STEPS = 3_000
+"""Steps of one drill that its report is made of; a longer one is thinned."""
+
+DRILL_FRESH_S = 2.0
+"""How long the steps of a drill are kept."""
 
 
 @st.cache_resource(show_spinner=False)
@@ -133,9 +141,24 @@ def command(id: int) -> CommandView:
     return commands.get(store(), id)
 
 
-def injections_asked(run: int) -> list[CommandView]:
-    """The run's last `inject` commands, newest first."""
-    return [entry for entry in _commands(run) if entry.kind == "inject"]
+def drills_asked(run: int) -> list[CommandView]:
+    """The run's last `inject` and `play` commands, newest first."""
+    return [entry for entry in _commands(run) if entry.kind in ("inject", "play")]
+
+
+def playing(run: int) -> CommandView | None:
+    """The schedule that a run plays now, or is about to."""
+    return next((entry for entry in _commands(run) if entry.kind == "play" and entry.done_at is None), None)
+
+
+def drill_steps(run: int, since_step: int, until_step: int | None) -> list[StepView]:
+    """The steps of a drill, complete up to `MAX_DRILL_STEPS`."""
+    return _drill_steps(run, since_step, until_step)
+
+
+def drill_injections(run: int) -> list[InjectionView]:
+    """The run's last injections, newest first."""
+    return _injections(run)
 
 
 def detected_at(run: int) -> dict[int, datetime]:
@@ -180,6 +203,16 @@ def _commands(run: int) -> list[CommandView]:
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)
 def _audit(run: int) -> list[AuditView]:
     return audit.entries(store(), run, limit=300)
+
+
+@st.cache_resource(show_spinner=False, ttl=DRILL_FRESH_S, max_entries=20)
+def _drill_steps(run: int, since_step: int, until_step: int | None) -> list[StepView]:
+    return history.steps(store(), run, since_step=since_step, until_step=until_step, max_points=MAX_DRILL_STEPS)
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)
+def _injections(run: int) -> list[InjectionView]:
+    return injections.all_injections(store(), run, limit=2_000)
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)

@@ -30,7 +30,7 @@ def look_again() -> None:
     """Forgets what the dashboard has read in the last moment."""
     from app.dashboard import reads
 
-    for name in ("_runs", "_run", "_beats", "_plan_page", "_commands", "_audit"):
+    for name in ("_runs", "_run", "_beats", "_plan_page", "_commands", "_audit", "_drill_steps", "_injections"):
         getattr(reads, name).clear()
 
 

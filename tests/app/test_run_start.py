@@ -48,9 +48,9 @@ def test_a_run_is_registered_once(store: Store, tmp_path: Path) -> None:
 def test_what_cannot_start_is_refused_before(store: Store, tmp_path: Path) -> None:
     with pytest.raises(PlanError):
         prepared(RunConfig.from_toml("[parallel]\npp = 4\n"), tmp_path)
-    with pytest.raises(InputError, match="data.source must be"):
+    with pytest.raises(InputError, match=r"data\.source must be"):
         prepared(RunConfig.from_toml('[data]\nsource = "nowhere"\n'), tmp_path)
-    with pytest.raises(InputError, match="checkpoint.start_from must be a folder"):
+    with pytest.raises(InputError, match=r"checkpoint\.start_from must be a folder"):
         prepared(RunConfig(), tmp_path).starting_from(tmp_path / "nowhere")
 
 

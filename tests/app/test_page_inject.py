@@ -1,0 +1,130 @@
+"""The Inject page: ways to choose, schedules with their problems, drills with their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.dashboard import reads
+from db import commands, injections
+from db.messages import utc_now
+from db.schedule import Entry, arguments
+from db.store import Store
+from tests.app import seeded_store
+from tests.app.seeded_run import SeededRun
+from tests.app.seeded_store import alive, tell_until_now
+from tests.app.seeded_world import again, close_world, open_world, page, texts
+from tests.app.story_rows import plain
+
+
+def show_inject() -> None:
+    from app.dashboard.views import inject
+
+    inject.show()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    opened = open_world(tmp_path, monkeypatch)
+    monkeypatch.setattr(reads, "FRESH_S", -1.0)
+    yield opened
+    close_world(opened)
+
+
+@pytest.fixture(autouse=True)
+def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the token had been entered (that is tested by the browser)."""
+    from app.dashboard import writes
+
+    monkeypatch.setattr(writes, "is_unlocked", lambda: True)
+
+
+@pytest.fixture
+def story(store: Store) -> SeededRun:
+    told = tell_until_now(store, seeded_store.straggling_run)
+    alive(store)
+    return told
+
+
+def test_a_situation_is_previewed_and_played_once(store: Store, story: SeededRun) -> None:
+    at = page(show_inject, run=str(story.id), way="situation", situation="S3")
+    said = plain(texts(at))
+    assert "Device 3 2.57x, device 7 5.42x, until cleared." in said
+    assert "preview: 2 would be slow" in said
+    assert 'aria-label="device 7, node 1: 5.42x' in said, "the grid shows the preview"
+    at.number_input(key="inject_duration").set_value(30.0).run()
+    at.button(key="inject_play").click().run()
+    at.button(key="inject_play").click().run()
+    (asked,) = [entry for entry in commands.recent(store, story.id) if entry.kind == "play"]
+    assert asked.arguments["name"] == "S3"
+    assert [(entry["device"], entry["rate"], entry["for_s"]) for entry in asked.arguments["entries"]] == [
+        (3, 2.57, 30.0),
+        (7, 5.42, 30.0),
+    ]
+    at = again(at)
+    assert "<b>S3</b> waits for the controller" in texts(at)
+    assert at.button(key="inject_play").disabled
+
+
+def test_a_schedule_names_bad_lines_and_plays_good_ones(store: Store, story: SeededRun) -> None:
+    at = page(show_inject, run=str(story.id), way="schedule")
+    assert at.button(key="inject_play").disabled
+    at.text_area(key="inject_text").set_value("0,3,2.57,60\n5,99,2\n6,x,2").run()
+    said = texts(at)
+    assert "<b>line 2</b> device must be 0..7, given 99" in said
+    assert "<b>line 3</b> device must be a number, given x" in said
+    assert at.button(key="inject_play").disabled
+    at.text_area(key="inject_text").set_value("second,device,rate,for_s\n0,3,2.57,60\n20,5,5.42,").run()
+    assert "Schedule of 2 injections on 2 devices" in texts(at)
+    at.button(key="inject_play").click().run()
+    (asked,) = [entry for entry in commands.recent(store, story.id) if entry.kind == "play"]
+    assert len(asked.arguments["entries"]) == 2
+    assert asked.source == "dashboard"
+
+
+def test_an_uploaded_file_takes_the_place_of_the_text(store: Store, story: SeededRun) -> None:
+    at = page(show_inject, run=str(story.id), way="schedule")
+    at.file_uploader(key="inject_file").set_value(("drill.csv", b"0,6,3.75\n", "text/csv")).run()
+    assert at.text_area(key="inject_text").value == "0,6,3.75\n"
+    at.button(key="inject_play").click().run()
+    assert commands.recent(store, story.id)[0].arguments["name"] == "drill.csv"
+
+
+def test_a_play_is_followed_and_ended(store: Store, story: SeededRun) -> None:
+    entries = [Entry(at_s=0.0, device=6, rate=3.75), Entry(at_s=3600.0, device=5, rate=5.42)]
+    asked = commands.submit(store, story.id, "play", arguments("long", entries), actor="ada", source="cli")
+    commands.accept(store, asked.id, desired_version=None)
+    injections.play(store, story.id, [(entries[0], None)], command=asked.id, now=utc_now())
+    injections.observed(store, story.id, 10_000, story.step, utc_now())
+    story.rates[6] = 3.75
+    story.steps(3)
+    at = page(show_inject, run=str(story.id), drill=str(asked.id))
+    said = plain(texts(at))
+    assert "<b>long</b> is being played: 1 of 2 due, next device 5 5.42x in" in said
+    assert "Report of play long (2 injections)" in said
+    assert at.query_params["drill"] == str(asked.id)
+    assert at.button(key="inject_clear_all").label == "Clear all and end the schedule"
+    at.button(key="inject_clear_all").click().run()
+    assert commands.recent(store, story.id)[0].kind == "clear"
+
+
+def test_the_report_of_a_drill(store: Store, story: SeededRun) -> None:
+    at = page(show_inject, run=str(story.id))
+    said = plain(texts(at))
+    assert "Report of inject 2.57x on device 3" in said
+    assert "goes on, figures so far" in said
+    assert "1 switch, 1.93 MB" in said
+    assert {entry.label for entry in at.get("download_button")} >= {"CSV", "JSON"}
+    assert "drill" not in at.query_params, "the newest needs no address"
+
+
+def test_the_slider_and_the_box_are_one_rate(store: Store, story: SeededRun) -> None:
+    at = page(show_inject, run=str(story.id), devices="5")
+    at.select_slider(key="inject_slider_0").set_value(12.53).run()
+    assert at.number_input(key="inject_rate_1").value == 12.53
+    at.number_input(key="inject_rate_1").set_value(3.75).run()
+    assert at.select_slider(key="inject_slider_1").value == 3.75
+    at.button(key="inject_submit").click().run()
+    assert commands.recent(store, story.id)[0].arguments["rate"] == 3.75
