@@ -13,11 +13,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 import streamlit as st
 
 from app.dashboard.snapshot import Snapshot
-from db import audit, commands, episodes, heartbeats, history, injections, plans, runs
+from app.local import run_log
+from db import audit, checkpoints, commands, episodes, heartbeats, history, injections, plans, runs
 from db.audit import AuditView
 from db.commands import CommandView
 from db.heartbeats import BeatView
@@ -56,6 +58,12 @@ RELOAD_S = 30.0
 
 MAX_DRILL_STEPS = 3_000
 """Steps of one drill that its report is made of; a longer one is thinned."""
+
+MAX_ORIGINS = 100
+"""Runs among which a new one finds a checkpoint to start from."""
+
+ORIGINS_FRESH_S = 10.0
+"""How long that list is kept."""
 
 DRILL_FRESH_S = 2.0
 """How long the steps of a drill are kept."""
@@ -170,6 +178,16 @@ def detected_at(run: int) -> dict[int, datetime]:
     }
 
 
+def origins() -> dict[int, int]:
+    """Runs that another one can start from: the step of the newest checkpoint whose folder is there, by run."""
+    return _origins()
+
+
+def log_lines(run: int) -> list[str]:
+    """What the run's processes on this machine printed last."""
+    return run_log.last_lines(settings(), run)
+
+
 def write_token() -> str:
     """The token that writes need."""
     return settings().write_token()
@@ -203,6 +221,16 @@ def _commands(run: int) -> list[CommandView]:
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)
 def _audit(run: int) -> list[AuditView]:
     return audit.entries(store(), run, limit=300)
+
+
+@st.cache_resource(show_spinner=False, ttl=ORIGINS_FRESH_S)
+def _origins() -> dict[int, int]:
+    found = {}
+    for entry in runs.all_runs(store(), limit=MAX_ORIGINS):
+        saved = next((one for one in checkpoints.saved(store(), entry.id) if Path(one.path).is_dir()), None)
+        if saved is not None:
+            found[entry.id] = saved.step
+    return found
 
 
 @st.cache_resource(show_spinner=False, ttl=DRILL_FRESH_S, max_entries=20)

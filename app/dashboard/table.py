@@ -6,7 +6,7 @@ Pure drawing; shown by `picture`. Cells are HTML that the caller has escaped.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -24,12 +24,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row. `key` is what ticking it selects; a muted row is grey."""
+    """A row. `key` is what ticking it selects; a muted row is grey; a click on one with `go` follows it.
+
+    `go` is a page and its parameters. It needs a link in a cell too: a keyboard does not reach a row.
+    """
 
     key: str
     cells: Sequence[str]
     is_picked: bool = False
     is_muted: bool = False
+    go: tuple[str, Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +98,10 @@ def _row(columns: Sequence[Column], row: Row, is_tickable: bool) -> str:
             f'aria-pressed="{pressed}" aria-label="select {escape(row.key, quote=True)}"></button></td>'
         )
     cells = "".join(f"<td{_kind(column)}>{cell}</td>" for column, cell in zip(columns, row.cells, strict=True))
-    classes = " ".join(name for name, wanted in (("picked", row.is_picked), ("stale-row", row.is_muted)) if wanted)
-    return f'<tr class="{classes}">{tick}{cells}</tr>'
+    kinds = (("picked", row.is_picked), ("stale-row", row.is_muted), ("leads", row.go is not None))
+    classes = " ".join(name for name, wanted in kinds if wanted)
+    go = "" if row.go is None else f' data-go="{escape(json.dumps([row.go[0], dict(row.go[1])]), quote=True)}"'
+    return f'<tr class="{classes}"{go}>{tick}{cells}</tr>'
 
 
 def _kind(column: Column) -> str:

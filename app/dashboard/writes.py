@@ -1,7 +1,8 @@
-"""Command rows: the only module of the dashboard that writes.
+"""Command rows, and the start of runs: the only module of the dashboard that writes.
 
 Every write is a command (`db.commands.submit`) that the controller picks up; the page then waits for
-the engine to report it. Writing needs the installation's token, which a person enters once a browser
+the engine to report it. A run is registered and handed to a trainer in the background, as `malleus train --detach`
+does. Writing needs the installation's token, which a person enters once a browser
 session; it is kept in that session only. Each form instance has an idempotency key, so a double click
 or a rerun acts once.
 """
@@ -21,12 +22,23 @@ import streamlit as st
 from app.dashboard import quantities as q
 from app.dashboard import reads
 from app.dashboard.snapshot import Snapshot
-from db import commands
+from app.errors import LocalError
+from app.local import detached
+from app.local.origin import origin
+from app.local.run_start import prepared, register
+from app.local.trainer import MAX_RESTARTS, check_controller
+from app.schedule_file import situation_schedule
+from db import commands, schedule
 from db.errors import InputError, StoreError
+from db.run_config import RunConfig
+from planner.errors import PlannerError
 
 _TOKEN, _ACTOR, _FORMS = "malleus_token", "malleus_actor", "malleus_forms"
 
 MAX_REASON = 200
+
+SITUATION_AT_S = 20.0
+"""Seconds of healthy training before the situation that a run is started with."""
 
 READ_ONLY = "Read-only: unlock with the write token (top right) first."
 
@@ -37,6 +49,7 @@ class Form:
 
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     command: int | None = None
+    run: int | None = None
     error: str = ""
 
 
@@ -116,6 +129,55 @@ def decide(run: int, kind: str, version: int, reason: str) -> None:
     """
     why = " ".join(reason.split())[:MAX_REASON]
     submit(run, kind, {"version": version}, form="decide", by=f"{actor()} ({why})" if why else "")
+
+
+def start_refusal() -> str:
+    """Why no run can be started now; empty if one can."""
+    try:
+        check_controller(reads.store())
+    except InputError as error:
+        return str(error)
+    return "" if is_unlocked() else READ_ONLY
+
+
+def start_run(config: RunConfig, *, origin_run: int | None, situation: str, form: str) -> None:
+    """Registers a run and hands it to a trainer; the form then knows its id, or why it was refused.
+
+    One form instance starts one run, however often it is submitted.
+
+    Args:
+        origin_run: start from the newest checkpoint of this run; None: as the configuration says.
+        situation: played once the run has trained for `SITUATION_AT_S`; empty: none.
+    """
+    state = form_state(form)
+    if state.run is not None:
+        return
+    state.error = start_refusal()
+    if state.error:
+        return
+    store, settings = reads.store(), reads.settings()
+    try:
+        start = prepared(config, settings.home)
+        if origin_run is not None:
+            start = start.starting_from(origin(store, str(origin_run), settings.home))
+        entries = situation_schedule(situation, config.nodes, at_s=SITUATION_AT_S) if situation else ()
+        run = register(store, start, actor=actor(), source="dashboard", key=f"form:{state.key}")
+        if entries:
+            arguments = schedule.arguments(situation, entries)
+            commands.submit(store, run.id, "play", arguments, actor=actor(), source="dashboard", key="start")
+        pid = detached.start(store, settings, run.id, max_restarts=MAX_RESTARTS)
+        detached.attend(store, run.id, pid)
+    except (InputError, PlannerError, StoreError) as error:
+        state.error = str(error)
+    except LocalError as error:  # the run is there, and failed: another try is another run
+        st.session_state[_FORMS][form] = Form(error=str(error))
+    else:
+        state.run = run.id
+
+
+def new_form(form: str) -> None:
+    """The next submit is of another instance."""
+    st.session_state.get(_FORMS, {}).pop(form, None)
 
 
 def form_state(form: str) -> Form:

@@ -30,7 +30,9 @@ def look_again() -> None:
     """Forgets what the dashboard has read in the last moment."""
     from app.dashboard import reads
 
-    for name in ("_runs", "_run", "_beats", "_plan_page", "_commands", "_audit", "_drill_steps", "_injections"):
+    for name in ("_runs", "_run", "_beats", "_plan_page", "_commands", "_audit"):
+        getattr(reads, name).clear()
+    for name in ("_drill_steps", "_injections", "_origins"):
         getattr(reads, name).clear()
 
 

@@ -45,10 +45,12 @@ export default function (component) {
 
 function listen(root) {
   root.addEventListener("click", (event) => {
-    const link = event.target.closest("[data-go]");
-    if (link && !event.metaKey && !event.ctrlKey && !event.shiftKey && event.button === 0) {
+    // A menu inside a row that leads somewhere is not the row.
+    const link = event.target.closest("[data-go], [popovertarget], [popover]");
+    if (link && link.dataset.go && !(link.tagName === "TR" && getSelection().toString()) && !event.metaKey && !event.ctrlKey && !event.shiftKey && event.button === 0) {
       event.preventDefault();
       root.send("go", link.dataset.go);
+      link.closest("[popover]")?.hidePopover();
       return;
     }
     const cell = event.target.closest("[data-pick]");
