@@ -153,7 +153,7 @@ def nothing_to_show(problem: str) -> None:
     lead = problem[:1].upper() + problem[1:] if problem else "No run yet"
     follow(
         picture(
-            f'<div class="start"><h3>{escape(lead)}.</h3><p>Start one on the page Runs, with <code>malleus demo</code>, '
+            f'<div class="start"><h3>{escape(lead)}.</h3><p>Start one on the page Runs, by <code>malleus demo</code>, '
             "or with your own settings by <code>malleus train CONFIG.toml</code>. It appears here by itself.</p></div>",
             key="frame_nothing",
         )

@@ -70,7 +70,7 @@ def _source() -> None:
         "Preset",
         [*names, OWN],
         default=opened() if opened() in names else OWN,
-        key="start_preset",
+        key=f"start_preset_{st.session_state[_NUMBER]}",
         format_func=lambda name: "your own TOML" if name == OWN else name,
         on_change=_preset_chosen,
     )
@@ -196,7 +196,7 @@ def _start(found: Draft, origin: int | None, situation: str) -> None:
 
 
 def _preset_chosen() -> None:
-    chosen = st.session_state["start_preset"] or OWN
+    chosen = st.session_state[f"start_preset_{st.session_state[_NUMBER]}"] or OWN
     if chosen != OWN:
         _take(preset_text(chosen))
     st.query_params["new"] = chosen
@@ -206,20 +206,15 @@ def _uploaded() -> None:
     file = st.session_state.get("start_file")
     if file is not None:
         _take(file.getvalue().decode("utf-8", errors="replace"))
-        _is_own()
+        st.query_params["new"] = OWN
 
 
 def _typed() -> None:
     _take(st.session_state[f"start_text_{st.session_state[_NUMBER]}"])
-    _is_own()
+    st.query_params["new"] = OWN
 
 
 def _take(text: str) -> None:
     st.session_state[_TEXT] = text
     st.session_state[_SHOWN] = True
     st.session_state[_NUMBER] = st.session_state.get(_NUMBER, 0) + 1
-
-
-def _is_own() -> None:
-    st.query_params["new"] = OWN
-    st.session_state["start_preset"] = OWN

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from app.dashboard import quantities as q
-from app.dashboard.drill import DrillStage
+from app.dashboard.drill import DrillStage, StageState
 from app.dashboard.drill_line import drill_line
 from app.dashboard.links import link
 from app.dashboard.run_table import started_by
@@ -44,7 +44,7 @@ def start_stages(snapshot: Snapshot) -> list[DrillStage]:
         stages.append(DrillStage(name="starting", state="done", at=run.started_at, note="the engine was heard"))
     else:
         note = run.reason or "failed" if has_failed else "its processes are coming up" if run.is_open else run.status
-        state = "failed" if has_failed else "waiting" if run.is_open else "later"
+        state: StageState = "failed" if has_failed else "waiting" if run.is_open else "later"
         at = run.ended_at if has_failed else None
         return [
             *stages,
