@@ -17,6 +17,7 @@ import torch.distributed as dist
 from db.errors import BusError, InputError
 from db.run_config import RunConfig
 from db.settings import Settings
+from engine.backend import select
 from engine.trainer import Trainer, agree_on_first
 from engine.uplink import Uplink
 
@@ -45,8 +46,9 @@ def main() -> int:
 
             uplink = BusUplink(Settings.from_env().broker_url, arguments.run_id)
             uplink.set_state("starting", step=0)
-        dist.init_process_group("gloo")
-        trainer = Trainer(config, uplink)
+        backend = select(config)
+        backend.join()
+        trainer = Trainer(config, uplink, backend)
         ending = trainer.train(agree_on_first(uplink, FIRST_DOCUMENT_TIMEOUT_S))
         if uplink:
             uplink.set_state(ending, step=trainer.step)

@@ -18,8 +18,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from db.run_config import RunConfig
-from engine.clock import EmulatedClock, Work
+from engine.backend import Backend
+from engine.clock import Clock, Work
 from engine.collectives import all_gather
+from engine.groups import Groups
 from engine.model import Decoder
 from engine.parameters import Parameter, parameters
 from engine.tensor_parallel import TensorParallel
@@ -41,18 +43,32 @@ class _Timing:
     embed_s: float
 
 
-def calibrate(config: RunConfig, decoder: Decoder, clock: EmulatedClock, sync: Callable[[], None]) -> ModelProfile:
+def calibrate(
+    config: RunConfig,
+    decoder: Decoder,
+    clock: Clock,
+    sync: Callable[[], None],
+    backend: Backend | None = None,
+    groups: Groups | None = None,
+) -> ModelProfile:
     """Measures a profile; the same on every rank.
 
     Args:
         sync: one gradient sync and update on scratch tensors.
+        backend: knows how to measure on its devices; emulated devices if none is given.
+        groups: where the backend reduces in process groups, the owner of those made here.
 
     Collective: all ranks of the world.
     """
+    backend, groups = backend or Backend(config), groups or Groups()
     timings: dict[int, dict[int, _Timing]] = {}
     degrees = [degree for degree in GROUP_SIZES if degree <= config.parallel.max_tp]
+    if backend.has_tp_groups:
+        groups.prepare(team for degree in degrees for team in teams(config, degree))
     for size in config.train.micro_batch_sizes:
-        timings[size] = {degree: _time_layer(config, decoder, clock, size, degree) for degree in degrees}
+        timings[size] = {
+            degree: _time_layer(config, decoder, clock, size, degree, backend, groups) for degree in degrees
+        }
     rows = timings[config.train.micro_batch_sizes[0]]
     first = rows[degrees[0]]
     activation = config.model.seq_len * config.model.hidden_size * _element_bytes(decoder.dtype)
@@ -65,8 +81,8 @@ def calibrate(config: RunConfig, decoder: Decoder, clock: EmulatedClock, sync: C
         forward_share=first.forward_s / first.compute_s,
         embed_s={b: {n: timing.embed_s for n, timing in row.items()} for b, row in timings.items()},
         head_s={b: {n: timing.head_s for n, timing in row.items()} for b, row in timings.items()},
-        send_s=_time_send(config, decoder),
-        sync_s=_agreed(_repeat(sync)),
+        send_s=_time_send(config, decoder, backend),
+        sync_s=_agreed(_repeat(sync, backend)),
         max_tp=config.parallel.max_tp,
         layer_bytes={
             b: tuple(
@@ -96,12 +112,13 @@ class LayerProbe:
                 rows = parameter.shape[0] // (tp.degree if parameter.is_sliced else 1)
                 values = torch.randn(rows, *parameter.shape[1:], generator=generator, dtype=torch.float64) * 0.02
                 name = parameter.name.removeprefix("layers.0.")
-                self.weights[name] = values.to(decoder.dtype).requires_grad_()
+                self.weights[name] = values.to(decoder.torch_device, decoder.dtype).requires_grad_()
 
     def run(self, num_sequences: int) -> None:
         """One layer forward and backward; collective in the group."""
         self._tp.clock.configure(num_sequences=num_sequences, tp_degree=self._tp.degree)
-        x = torch.ones(num_sequences, *self._shape, dtype=self._decoder.dtype, requires_grad=True)
+        like = self._decoder
+        x = torch.ones(num_sequences, *self._shape, dtype=like.dtype, device=like.torch_device, requires_grad=True)
         y = self._decoder.layer(x, self.weights, self._tp)
         self._tp.clock.start(Work.BACKWARD)
         torch.autograd.backward(y, torch.ones_like(y))
@@ -109,7 +126,7 @@ class LayerProbe:
 
     def run_ends(self, num_sequences: int) -> None:
         """Embedding, head and loss, forward and backward; collective in the group."""
-        tokens = torch.zeros(num_sequences, self._shape[0], dtype=torch.int64)
+        tokens = torch.zeros(num_sequences, self._shape[0], dtype=torch.int64, device=self._decoder.torch_device)
         x = self._decoder.embed(tokens, self.weights, self._tp)
         loss = self._decoder.loss(x, tokens, self.weights, self._tp)
         self._tp.clock.start(Work.HEAD)
@@ -117,18 +134,22 @@ class LayerProbe:
         self._tp.clock.drop()
 
 
-def _teams(config: RunConfig, degree: int) -> list[tuple[int, ...]]:
+def teams(config: RunConfig, degree: int) -> list[tuple[int, ...]]:
+    """The node-local groups of a TP degree that calibration measures in."""
     return [node[first : first + degree] for node in config.nodes for first in range(0, len(node) - degree + 1, degree)]
 
 
-def _time_layer(config: RunConfig, decoder: Decoder, clock: EmulatedClock, size: int, degree: int) -> _Timing:
+def _time_layer(
+    config: RunConfig, decoder: Decoder, clock: Clock, size: int, degree: int, backend: Backend, groups: Groups
+) -> _Timing:
     rank = dist.get_rank()
-    team = next((team for team in _teams(config, degree) if rank in team), None)
+    team = next((team for team in teams(config, degree) if rank in team), None)
+    repeated = backend.repeated or _repeated
     own = [math.nan] * 5
     if team:
-        probe = LayerProbe(config, decoder, TensorParallel(team, team.index(rank), clock))
-        layer, wall = _repeated(clock, lambda: probe.run(size))
-        ends, _ = _repeated(clock, lambda: probe.run_ends(size))
+        probe = LayerProbe(config, decoder, backend.tensor_parallel(team, team.index(rank), clock, groups))
+        layer, wall = repeated(clock, lambda: probe.run(size))
+        ends, _ = repeated(clock, lambda: probe.run_ends(size))
         compute = layer[Work.FORWARD] + layer[Work.BACKWARD]
         own = [compute, max(0.0, wall - compute), layer[Work.FORWARD], ends[Work.HEAD], ends[Work.EMBED]]
     return _Timing(
@@ -136,7 +157,7 @@ def _time_layer(config: RunConfig, decoder: Decoder, clock: EmulatedClock, size:
     )
 
 
-def _repeated(clock: EmulatedClock, action: Callable[[], None]) -> tuple[dict[Work, float], float]:
+def _repeated(clock: Clock, action: Callable[[], None]) -> tuple[dict[Work, float], float]:
     """Means over the repetitions: compute seconds by kind, and wall seconds.
 
     Means, because the clock lets a segment pay for the overshoot of another.
@@ -151,35 +172,37 @@ def _repeated(clock: EmulatedClock, action: Callable[[], None]) -> tuple[dict[Wo
     return {work: seconds / REPETITIONS for work, seconds in clock.take().items()}, wall / REPETITIONS
 
 
-def _time_send(config: RunConfig, decoder: Decoder) -> float:
+def _time_send(config: RunConfig, decoder: Decoder, backend: Backend) -> float:
     """One way of a boundary tensor between two ranks: half a round trip, median over pairs."""
     rank, size = dist.get_rank(), dist.get_world_size()
     peer = rank ^ 1
     if size == 1:
         return 0.0
-    x = torch.zeros(
-        config.train.micro_batch_sizes[0], config.model.seq_len, config.model.hidden_size, dtype=decoder.dtype
-    )
+    courier = backend.courier()
+    shape = (config.train.micro_batch_sizes[0], config.model.seq_len, config.model.hidden_size)
+    x = torch.zeros(shape, dtype=decoder.dtype, device=decoder.torch_device)
 
     def there_and_back() -> None:
         if peer >= size:
             return
         if rank < peer:
-            dist.send(x, peer)
-            dist.recv(x, peer)
+            courier.send(x, peer, tag=0)
+            courier.receive(x, peer, tag=0)
         else:
-            dist.recv(x, peer)
-            dist.send(x, peer)
+            courier.receive(x, peer, tag=0)
+            courier.send(x, peer, tag=0)
+        courier.finish()
 
-    return _agreed(_repeat(there_and_back)) / 2
+    return _agreed(_repeat(there_and_back, backend)) / 2
 
 
-def _repeat(action: Callable[[], None]) -> float:
+def _repeat(action: Callable[[], None], backend: Backend) -> float:
     seconds = []
     for _ in range(REPETITIONS + 1):
         dist.barrier()
         started = time.perf_counter()
         action()
+        backend.synchronize()
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds[1:])
 

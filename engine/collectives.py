@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -55,3 +56,20 @@ def all_reduce_by_doubling(
         x = combine(x, other)
         distance *= 2
     return x
+
+
+_OPERATIONS: dict[Callable[[Tensor, Tensor], Tensor], dist.ReduceOp.RedOpType] = {
+    torch.add: dist.ReduceOp.SUM,
+    torch.maximum: dist.ReduceOp.MAX,
+}
+
+
+def all_reduce_in_group(x: Tensor, group: dist.ProcessGroup, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """`x` combined over a process group, in a new tensor (autograd may still need `x`). Collective in `group`.
+
+    Args:
+        combine: `torch.add` or `torch.maximum`.
+    """
+    result = x.clone()
+    dist.all_reduce(result, op=_OPERATIONS[combine], group=group)
+    return result

@@ -32,7 +32,7 @@ def shard_digests(shard: Shard) -> dict[str, dict[str, str]]:
     names = list(shard.tensors())
     rows = torch.stack([_digest(store, len(layout.parameters)) for store in shard.tensors().values()])
     primary = _digest(_primary(shard), len(layout.parameters))
-    table = torch.cat([rows, primary[None]])
+    table = torch.cat([rows, primary[None]]).cpu()
     dist.all_reduce(table)
     copies = torch.tensor(_copies(layout), dtype=torch.int64)
     agree = (table[0] == table[-1] * copies).tolist()
@@ -48,10 +48,11 @@ def shard_digests(shard: Shard) -> dict[str, dict[str, str]]:
 
 def _digest(store: SpanTensors, num_parameters: int) -> Tensor:
     """Digest of the held spans by parameter, int64 `[num_parameters]`."""
-    sums = torch.zeros(num_parameters, dtype=torch.int64)
+    sums = torch.zeros(num_parameters, dtype=torch.int64, device=store.torch_device)
     for span, tensor in zip(store.spans, store.tensors, strict=True):
         bits = tensor.detach().view(_BITS[tensor.element_size()]).to(torch.int64)
-        mixed = (bits + torch.arange(span.start + 1, span.stop + 1) * _GOLDEN) * _ODD
+        places = torch.arange(span.start + 1, span.stop + 1, device=tensor.device)
+        mixed = (bits + places * _GOLDEN) * _ODD
         mixed = (mixed ^ (mixed >> 31)) * _GOLDEN
         sums[span.parameter] += (mixed ^ (mixed >> 29)).sum()
     return sums
@@ -66,7 +67,7 @@ def _primary(shard: Shard) -> SpanTensors:
         for span in shard.weights.spans
         if is_first and place is not None and (shard.layout.parameters[span.parameter].is_sliced or place.tp_rank == 0)
     ]
-    store = SpanTensors(spans, shard.weights.dtype)
+    store = SpanTensors(spans, shard.weights.dtype, shard.torch_device)
     store.scatter(spans, shard.weights.gather(spans))
     return store
 

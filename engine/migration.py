@@ -93,7 +93,7 @@ def migrate(old: Shard, make_layout: Callable[[], Layout], groups: Groups, node_
 def _prepare(old: Shard, make_layout: Callable[[], Layout]) -> tuple[Shard | None, str]:
     dtype, state_dtype = old.weights.dtype, old.states["master"].dtype
     try:
-        return Shard(make_layout(), old.device, dtype, state_dtype), ""
+        return Shard(make_layout(), old.device, dtype, state_dtype, old.torch_device), ""
     except (ValueError, RuntimeError, MemoryError) as error:
         return None, str(error) or type(error).__name__
 
@@ -120,7 +120,8 @@ def _round(
         if device == sender:
             operations.append(dist.P2POp(dist.isend, source.gather(spans), receiver))
         elif device == receiver:
-            landing: Tensor = torch.empty(sum(span.num_elements for span in spans), dtype=target.dtype)
+            size = sum(span.num_elements for span in spans)
+            landing: Tensor = torch.empty(size, dtype=target.dtype, device=target.torch_device)
             operations.append(dist.P2POp(dist.irecv, landing, sender))
             arrivals.append((spans, landing))
     if operations:

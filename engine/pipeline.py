@@ -1,6 +1,6 @@
 """Running one step of one stage: the schedule's actions in a dumb loop.
 
-Boundary tensors travel by point-to-point messages on the world group; each receiver has one sender.
+Boundary tensors travel by a courier (`engine.courier`); each receiver has one sender.
 Layers run backward one by one, so that each device's compute is timed by layer.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from engine.backend import placed
 from engine.clock import Work
+from engine.courier import Courier, TaggedCourier, holds
 from engine.data import Corpus
 from engine.layout import Place
 from engine.model import Decoder
@@ -38,6 +39,7 @@ class StageRunner:
 
     Args:
         weights: this rank's bound leaf tensors by parameter name.
+        courier: hands tensors to the neighbouring stages; the one for gloo if none is given.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class StageRunner:
         weights: dict[str, Tensor],
         tp: TensorParallel,
         data: Corpus,
+        courier: Courier | None = None,
     ) -> None:
         self._plan, self._place, self._decoder, self._tp, self._data = plan, place, decoder, tp, data
         self._weights = weights
@@ -61,7 +64,8 @@ class StageRunner:
         self._actions = one_f_one_b(place.stage_index, len(pipeline.stages), self._num_micro_batches)
         before = sum(other.num_micro_batches for other in plan.pipelines[: place.pipeline_index])
         self._first_sequence = before * plan.micro_batch_size
-        self._sending: list[tuple[dist.Work, Tensor]] = []
+        self._holds = holds(self._actions)
+        self._courier = courier or TaggedCourier()
         self._flights: dict[int, _InFlight] = {}
         self.consumed: list[int] = []
 
@@ -70,7 +74,7 @@ class StageRunner:
         """Layers times micro-batches that this device computes in a step."""
         return self._place.stage.num_layers * self._num_micro_batches
 
-    def run_step(self, first_sample: int, num_tokens: int) -> float:
+    def run_step(self, first_sample: int, num_tokens: int) -> Tensor | float:
         """Forward and backward of all micro-batches; gradients add up in place.
 
         Args:
@@ -79,23 +83,22 @@ class StageRunner:
 
         Returns:
             The summed loss over this pipeline's tokens divided by `num_tokens`, on the last stage's
-            first member; 0 elsewhere.
+            first member (still on its device: reading it waits for the step); 0 elsewhere.
         """
         self._tp.clock.configure(num_sequences=self._plan.micro_batch_size, tp_degree=self._place.stage.tp_degree)
         self.consumed = []
-        total = 0.0
-        for action in self._actions:
+        total: Tensor | float = 0.0
+        for action, is_holding in zip(self._actions, self._holds, strict=True):
+            self._courier.is_holding = is_holding
             if action.kind == "F":
                 total += self._forward(action.micro_batch, first_sample, num_tokens)
             else:
                 self._backward(action.micro_batch)
-        for work, _ in self._sending:
-            work.wait()
-        self._sending.clear()
+        self._courier.finish()
         assert not self._flights, f"micro-batches {sorted(self._flights)} never ran backward"
         return total
 
-    def _forward(self, micro_batch: int, first_sample: int, num_tokens: int) -> float:
+    def _forward(self, micro_batch: int, first_sample: int, num_tokens: int) -> Tensor | float:
         flight = self._flights[micro_batch] = _InFlight()
         size = self._plan.micro_batch_size
         sample = first_sample + self._first_sequence + micro_batch * size
@@ -105,6 +108,7 @@ class StageRunner:
             inputs, _ = self._data.batch(sample, size)
             if self._place.tp_rank == 0:
                 self.consumed += range(sample, sample + size)
+            inputs = placed(inputs, self._decoder.torch_device)
             x = flight.embedded = self._decoder.embed(inputs, self._weights, self._tp)
         for weights in self._layers:
             x_in = x.detach().requires_grad_()
@@ -113,10 +117,10 @@ class StageRunner:
         if self._next:
             self._send(x.detach(), self._next, tag=2 * micro_batch)
             return 0.0
-        _, targets = self._data.batch(sample, size)
+        targets = placed(self._data.batch(sample, size)[1], self._decoder.torch_device)
         flight.loss_input = x.detach().requires_grad_()
         flight.loss = self._decoder.loss(flight.loss_input, targets, self._weights, self._tp) / num_tokens
-        return float(flight.loss.detach()) if self._place.tp_rank == 0 else 0.0
+        return flight.loss.detach().double() if self._place.tp_rank == 0 else 0.0
 
     def _backward(self, micro_batch: int) -> None:
         flight = self._flights.pop(micro_batch)
@@ -141,17 +145,16 @@ class StageRunner:
 
     def _receive(self, senders: tuple[int, ...], tag: int) -> Tensor:
         config = self._decoder.config
-        x = torch.empty(self._plan.micro_batch_size, config.seq_len, config.hidden_size, dtype=self._decoder.dtype)
+        shape = (self._plan.micro_batch_size, config.seq_len, config.hidden_size)
+        x = torch.empty(shape, dtype=self._decoder.dtype, device=self._decoder.torch_device)
         source = senders[sender_of(self._place.tp_rank, self._place.stage.tp_degree, len(senders))]
-        dist.recv(x, src=source, tag=tag)
+        self._courier.receive(x, source, tag)
         return x
 
     def _send(self, x: Tensor, receivers: tuple[int, ...], tag: int) -> None:
         x = x.contiguous()
         for index in receivers_of(self._place.tp_rank, self._place.stage.tp_degree, len(receivers)):
-            work = dist.isend(x, dst=receivers[index], tag=tag)
-            assert work is not None
-            self._sending.append((work, x))
+            self._courier.send(x, receivers[index], tag)
 
 
 def _of_layer(weights: dict[str, Tensor], layer: int) -> dict[str, Tensor]:

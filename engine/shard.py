@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.layout import Layout, Span
 from engine.model import initial_slice
-from engine.spans import SpanTensors
+from engine.spans import CPU, SpanTensors
 
 STATES = ("master", "exp_avg", "exp_avg_sq")
 
@@ -23,14 +23,22 @@ class Shard:
 
     Args:
         dtype: of weights and gradients; `state_dtype` of master weights and moments.
+        torch_device: where they live.
     """
 
-    def __init__(self, layout: Layout, device: int, dtype: torch.dtype, state_dtype: torch.dtype) -> None:
-        self.layout, self.device = layout, device
+    def __init__(
+        self,
+        layout: Layout,
+        device: int,
+        dtype: torch.dtype,
+        state_dtype: torch.dtype,
+        torch_device: torch.device = CPU,
+    ) -> None:
+        self.layout, self.device, self.torch_device = layout, device, torch_device
         held = layout.weights.get(device, ())
-        self.weights = SpanTensors(held, dtype)
-        self.grads = SpanTensors(held, dtype)
-        self.states = {name: SpanTensors(layout.states.get(device, ()), state_dtype) for name in STATES}
+        self.weights = SpanTensors(held, dtype, torch_device)
+        self.grads = SpanTensors(held, dtype, torch_device)
+        self.states = {name: SpanTensors(layout.states.get(device, ()), state_dtype, torch_device) for name in STATES}
         self.num_updates = 0
 
     def initialise(self, seed: int) -> None:

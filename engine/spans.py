@@ -13,6 +13,8 @@ from torch import Tensor
 
 from engine.layout import Span
 
+CPU = torch.device("cpu")
+
 
 class SpanTensors:
     """Spans and their elements.
@@ -20,14 +22,15 @@ class SpanTensors:
     Args:
         spans: disjoint.
         dtype: of the tensors; they start at zero.
+        torch_device: where the tensors live.
 
     Attributes:
         tensors: one of `[num_elements]` for each span, in the order of `spans`.
     """
 
-    def __init__(self, spans: Sequence[Span], dtype: torch.dtype) -> None:
-        self.spans, self.dtype = tuple(spans), dtype
-        self.tensors = tuple(torch.zeros(span.num_elements, dtype=dtype) for span in self.spans)
+    def __init__(self, spans: Sequence[Span], dtype: torch.dtype, torch_device: torch.device = CPU) -> None:
+        self.spans, self.dtype, self.torch_device = tuple(spans), dtype, torch_device
+        self.tensors = tuple(torch.zeros(span.num_elements, dtype=dtype, device=torch_device) for span in self.spans)
         self._by_parameter: dict[int, list[tuple[Span, Tensor]]] = {}
         for span, tensor in zip(self.spans, self.tensors, strict=True):
             self._by_parameter.setdefault(span.parameter, []).append((span, tensor))
@@ -41,7 +44,9 @@ class SpanTensors:
 
     def gather(self, spans: Sequence[Span]) -> Tensor:
         """A new tensor with the given spans, one after the other."""
-        return torch.cat([self.view(span) for span in spans]) if spans else torch.empty(0, dtype=self.dtype)
+        if not spans:
+            return torch.empty(0, dtype=self.dtype, device=self.torch_device)
+        return torch.cat([self.view(span) for span in spans])
 
     def scatter(self, spans: Sequence[Span], values: Tensor) -> None:
         """Writes `values` (spans one after the other) to the held elements."""

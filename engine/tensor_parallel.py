@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from engine.clock import EmulatedClock
-from engine.collectives import all_reduce_by_doubling
+from engine.clock import Clock
+from engine.collectives import all_reduce_by_doubling, all_reduce_in_group
 
 
 class TensorParallel:
@@ -24,10 +25,11 @@ class TensorParallel:
 
     Args:
         ranks: the members' world ranks in order of TP rank; `rank`: this member's position.
+        group: reduces in this process group (NCCL); without one, by pairwise exchanges (gloo).
     """
 
-    def __init__(self, ranks: tuple[int, ...], rank: int, clock: EmulatedClock) -> None:
-        self.ranks, self.rank, self.clock = ranks, rank, clock
+    def __init__(self, ranks: tuple[int, ...], rank: int, clock: Clock, group: dist.ProcessGroup | None = None) -> None:
+        self.ranks, self.rank, self.clock, self._group = ranks, rank, clock, group
 
     @property
     def degree(self) -> int:
@@ -46,7 +48,10 @@ class TensorParallel:
     def all_reduce(self, x: Tensor, combine: Callable[[Tensor, Tensor], Tensor] = torch.add) -> Tensor:
         """Between two compute segments."""
         work = self.clock.stop()
-        x = all_reduce_by_doubling(x, self.ranks, self.rank, combine)
+        if self._group is None:
+            x = all_reduce_by_doubling(x, self.ranks, self.rank, combine)
+        else:
+            x = all_reduce_in_group(x, self._group, combine)
         self.clock.start(work)
         return x
 
@@ -94,5 +99,5 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         softmax, local, is_here = ctx.saved_tensors
         result = softmax * grad
-        result[torch.arange(len(local)), local] -= grad * is_here
+        result[torch.arange(len(local), device=local.device), local] -= grad * is_here
         return result, None, None

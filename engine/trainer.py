@@ -18,8 +18,9 @@ import torch.distributed as dist
 from db.messages import Desired, DeviceInfo, Hello, Phase, Profile, Step, Switch
 from db.run_config import RunConfig
 from engine.agreement import Exchanged, broadcast_text, exchange, vote
+from engine.backend import Backend, select
 from engine.calibration import LayerProbe, calibrate
-from engine.clock import EmulatedClock, Emulation, Work
+from engine.clock import Work
 from engine.data import BYTE_VALUES, Corpus, read_source
 from engine.errors import ConfigError
 from engine.groups import Groups, needed_groups
@@ -51,13 +52,15 @@ class Trainer:
 
     Args:
         uplink: on rank 0; `None` elsewhere.
+        backend: the devices, already joined; chosen by the configuration if none is given.
 
     Raises:
         ConfigError: the world has another size than the configuration, or the text does not fit.
     """
 
-    def __init__(self, config: RunConfig, uplink: Uplink | None) -> None:
+    def __init__(self, config: RunConfig, uplink: Uplink | None, backend: Backend | None = None) -> None:
         self.config, self._uplink = config, uplink
+        self._backend = backend or select(config)
         self.device = dist.get_rank()
         if dist.get_world_size() != config.num_devices:
             raise ConfigError(
@@ -73,10 +76,8 @@ class Trainer:
         self._data = Corpus(
             read_source(config.data.source, config.data.max_bytes), config.model.seq_len, config.train.seed
         )
-        self._decoder = Decoder(config.model, self._dtype)
-        self.clock = EmulatedClock(
-            Emulation(layer_s=config.device.layer_s, head_s=config.device.layer_s * config.device.head_layers)
-        )
+        self._decoder = Decoder(config.model, self._dtype, self._backend.torch_device)
+        self.clock = self._backend.clock()
         self._probe = LayerProbe(config, self._decoder, TensorParallel((self.device,), 0, self.clock))
         self._groups = Groups()
         self._profile: ModelProfile | None = None
@@ -111,12 +112,15 @@ class Trainer:
     def _start(self, first: Desired, plan: Plan) -> None:
         spread = self._laid_out(plan)
         self._groups.prepare(needed_groups(spread))
-        self.shard = Shard(spread, self.device, self._dtype, self._dtype)
+        self.shard = Shard(spread, self.device, self._dtype, self._dtype, self._backend.torch_device)
         self.shard.initialise(self.config.train.seed)
         self._say_hello()
         started = time.perf_counter()
-        scratch = Optimizer(Shard(spread, self.device, self._dtype, self._dtype), self._groups, self.config.train)
-        self._profile = calibrate(self.config, self._decoder, self.clock, scratch.step)
+        spare = Shard(spread, self.device, self._dtype, self._dtype, self._backend.torch_device)
+        scratch = Optimizer(spare, self._groups, self.config.train)
+        profile = calibrate(self.config, self._decoder, self.clock, scratch.step, self._backend, self._groups)
+        self._profile = self._backend.with_memory(profile, self._decoder, spare, self.clock, self._groups)
+        self._groups.retain(needed_groups(spread))
         if self._uplink:
             self._uplink.send(Profile, profile=self._profile.to_json(), seconds=time.perf_counter() - started)
             self._uplink.set_state("training", step=self.step)
@@ -125,7 +129,7 @@ class Trainer:
         self._apply_document(first)
 
     def _say_hello(self) -> None:
-        own = identity(self.device, self.config.cluster.devices_per_node)
+        own = identity(self.device, self.config.cluster.devices_per_node, self._backend.label)
         infos: list[str] = [broadcast_text(own.model_dump_json(), source=rank) for rank in range(dist.get_world_size())]
         if self._uplink:
             self._uplink.send(
@@ -206,7 +210,7 @@ class Trainer:
         self._runner: StageRunner | None = None
         place = shard.layout.places.get(self.device)
         if place:
-            tp = TensorParallel(place.stage.devices, place.tp_rank, self.clock)
+            tp = self._backend.tensor_parallel(place.stage.devices, place.tp_rank, self.clock, self._groups)
             self._runner = StageRunner(
                 plan=shard.layout.plan,
                 place=place,
@@ -214,6 +218,7 @@ class Trainer:
                 weights=shard.bind(),
                 tp=tp,
                 data=self._data,
+                courier=self._backend.courier(),
             )
 
     def _step(self) -> Exchanged:
@@ -221,7 +226,8 @@ class Trainer:
         first_sample = self.step * config.train.global_batch
         started = time.perf_counter()
         self.clock.take()
-        loss, units, degree = 0.0, 0, 1
+        loss: torch.Tensor | float = 0.0
+        units, degree = 0, 1
         if self._runner:
             loss = self._runner.run_step(first_sample, config.train.global_batch * config.model.seq_len)
             units, degree = self._runner.num_work_units, self.shard.layout.places[self.device].stage.tp_degree
@@ -229,13 +235,13 @@ class Trainer:
             for _ in range(NUM_PROBES):
                 self._probe.run(plan.micro_batch_size)
             units = NUM_PROBES
-        seconds = self.clock.take()
         self._optimizer.step()
+        seconds = self.clock.take()
         desired = self._uplink.desired() if self._uplink else None
         changed = desired.version if desired and self._document and desired.version != self._document.version else 0
         told = exchange(
             desired_version=changed,
-            loss=loss,
+            loss=float(loss),
             samples=self._runner.consumed if self._runner else [],
             rate=self._rate(seconds, units, plan.micro_batch_size, degree),
             compute_s=sum(seconds.values()) if units else math.nan,

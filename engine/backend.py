@@ -1,0 +1,218 @@
+"""What computes and what carries: emulated devices over gloo, or GPUs over NCCL.
+
+Everything that differs between the two is behind one object: where tensors live, the process group,
+the clock, how stages and groups exchange tensors, how calibration measures. All other code asks it,
+or is told a `torch.device`.
+
+Control-plane collectives (`engine.agreement`, the digests' table) pass CPU tensors and so travel over
+gloo under both; the process group `cpu:gloo,cuda:nccl` dispatches by the tensor's device.
+
+Not here: `engine.cuda_clock`, `engine.busy` and `engine.memory` know no CUDA; this file hands them the
+calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from db.run_config import RunConfig
+from engine.busy import BusyKernel
+from engine.clock import Clock, EmulatedClock, Emulation, Work
+from engine.courier import Courier, GroupedCourier, TaggedCourier
+from engine.cuda_clock import CudaClock, Event, medians
+from engine.errors import ConfigError
+from engine.groups import Groups
+from engine.spans import CPU
+from engine.tensor_parallel import TensorParallel
+from planner.spec import ModelProfile
+
+if TYPE_CHECKING:
+    from engine.model import Decoder
+    from engine.shard import Shard
+
+log = logging.getLogger("malleus.engine")
+
+Repeated = Callable[[Clock, Callable[[], None]], tuple[dict[Work, float], float]]
+
+
+class Backend:
+    """Emulated devices: tensors on the CPU, messages over gloo.
+
+    Attributes:
+        label: how a rank names its device in `DeviceInfo.backend`.
+        torch_device: where parameters and activations live.
+        has_tp_groups: TP collectives need a process group; else pairwise exchanges of the world do.
+        repeated: how calibration measures an action; None: means, as emulated time needs.
+    """
+
+    label = "emulated"
+    torch_device = CPU
+    process_groups = "gloo"
+    has_tp_groups = False
+    repeated: Repeated | None = None
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+
+    def join(self) -> None:
+        """Joins the world that the environment describes. Collective: all ranks."""
+        dist.init_process_group(self.process_groups)
+
+    def clock(self) -> Clock:
+        """A clock for this rank's device."""
+        device = self._config.device
+        return EmulatedClock(Emulation(layer_s=device.layer_s, head_s=device.layer_s * device.head_layers))
+
+    def courier(self) -> Courier:
+        """Carries boundary tensors between stages."""
+        return TaggedCourier()
+
+    def tensor_parallel(self, ranks: tuple[int, ...], rank: int, clock: Clock, groups: Groups) -> TensorParallel:
+        """This rank's view of a TP group whose process group is prepared where `has_tp_groups`."""
+        return TensorParallel(ranks, rank, clock, groups.of(ranks) if self.has_tp_groups else None)
+
+    def synchronize(self) -> None:
+        """Waits on the host until the device has done what was asked of it."""
+
+    def with_memory(
+        self, profile: ModelProfile, decoder: Decoder, shard: Shard, clock: Clock, groups: Groups
+    ) -> ModelProfile:
+        """The profile with memory as measured on these devices. Collective: all ranks of the world."""
+        return profile
+
+
+class CudaBackend(Backend):
+    """GPUs, one a rank, over NCCL.
+
+    The world's NCCL communicator carries the boundary tensors, each TP group and each bucket's owners
+    have their own. A rank has at most one message group and one collective in flight beside its
+    compute, so all of them find room on the device; see `engine.courier` for their order.
+
+    Args:
+        index: which GPU of this node, the rank's number on the node.
+    """
+
+    process_groups = "cpu:gloo,cuda:nccl"
+    has_tp_groups = True
+
+    def __init__(self, config: RunConfig, index: int) -> None:
+        super().__init__(config)
+        self.torch_device = torch.device("cuda", index)
+        torch.cuda.set_device(self.torch_device)
+        properties = torch.cuda.get_device_properties(self.torch_device)
+        self.label = f"cuda: {properties.name}"
+        log.info("device %d: %s", index, described(properties))
+        self.repeated = self._medians
+
+    def join(self) -> None:
+        """Joins the world, and makes its NCCL communicator: a message group between two ranks cannot."""
+        super().join()
+        dist.all_reduce(torch.zeros(1, device=self.torch_device))
+        self.synchronize()
+
+    def clock(self) -> CudaClock:
+        return CudaClock(self.make_event, BusyKernel(self.spin, self.make_event))
+
+    def courier(self) -> Courier:
+        return GroupedCourier()
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.torch_device)
+
+    def make_event(self) -> Event:
+        """An event that can measure time; its calls act on the current stream."""
+        return cast(Event, torch.cuda.Event(enable_timing=True))
+
+    def spin(self, cycles: int) -> None:
+        """Appends a kernel that keeps one multiprocessor busy for that many of its clock cycles."""
+        torch.cuda._sleep(cycles)
+
+    def _medians(self, clock: Clock, action: Callable[[], None]) -> tuple[dict[Work, float], float]:
+        assert isinstance(clock, CudaClock)
+        return medians(clock, action, self.synchronize)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What torch finds on this node.
+
+    Args:
+        is_built: this torch was built with CUDA.
+    """
+
+    is_built: bool
+    num_gpus: int
+    has_nccl: bool
+
+
+def select(
+    config: RunConfig, environment: Mapping[str, str] = os.environ, hardware: Callable[[], Hardware] | None = None
+) -> Backend:
+    """The backend of a configuration, on this rank's device.
+
+    Args:
+        environment: `LOCAL_RANK` and `LOCAL_WORLD_SIZE` as torchrun sets them.
+        hardware: what there is on this node.
+
+    Raises:
+        ConfigError: the configuration asks for GPUs that are not there.
+    """
+    if config.device.backend == "emulated":
+        return Backend(config)
+    index, num_ranks = int(environment.get("LOCAL_RANK", "0")), int(environment.get("LOCAL_WORLD_SIZE", "1"))
+    check_hardware((hardware or found_hardware)(), index, num_ranks)
+    return CudaBackend(config, index)
+
+
+def found_hardware() -> Hardware:
+    """What torch finds; starts no CUDA context."""
+    return Hardware(
+        is_built=torch.backends.cuda.is_built(),
+        num_gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        has_nccl=dist.is_nccl_available(),
+    )
+
+
+def check_hardware(hardware: Hardware, index: int, num_ranks: int) -> None:
+    """Refuses a node that cannot give each of its ranks a GPU.
+
+    Raises:
+        ConfigError: what is missing.
+    """
+    asked = 'device.backend = "cuda"'
+    if not hardware.is_built:
+        raise ConfigError(f"{asked} needs a torch built with CUDA, given {torch.__version__}")
+    if not hardware.num_gpus:
+        raise ConfigError(f"{asked} needs a GPU, torch finds none (driver, CUDA_VISIBLE_DEVICES?)")
+    if not hardware.has_nccl:
+        raise ConfigError(f"{asked} needs a torch with NCCL, {torch.__version__} has none")
+    if max(index + 1, num_ranks) > hardware.num_gpus:
+        raise ConfigError(
+            f"{asked} needs a GPU for each of the {max(index + 1, num_ranks)} ranks of this node, "
+            f"given {hardware.num_gpus}"
+        )
+
+
+def placed(x: Tensor, torch_device: torch.device) -> Tensor:
+    """A tensor of the host on a device, without waiting for the copy."""
+    if torch_device.type == "cpu":
+        return x
+    return x.pin_memory().to(torch_device, non_blocking=True)
+
+
+def described(properties: object) -> str:
+    """One line on a GPU for the log: name, memory, capability, and what tells it from its neighbours."""
+    names = ("name", "total_memory", "major", "minor", "uuid", "pci_bus_id")
+    known = {name: getattr(properties, name, None) for name in names}
+    return (
+        f"{known['name']}, {(known['total_memory'] or 0) / 1e9:.0f} GB, capability {known['major']}.{known['minor']}, "
+        f"uuid {known['uuid'] or 'unknown'}, PCI bus {known['pci_bus_id'] or 'unknown'}"
+    )
