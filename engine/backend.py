@@ -7,8 +7,8 @@ or is told a `torch.device`.
 Control-plane collectives (`engine.agreement`, the digests' table) pass CPU tensors and so travel over
 gloo under both; the process group `cpu:gloo,cuda:nccl` dispatches by the tensor's device.
 
-Not here: `engine.cuda_clock`, `engine.busy` and `engine.memory` know no CUDA; this file hands them the
-calls.
+Of the engine's files only this one and `engine.allocator` call CUDA; clock and busy kernels are handed what
+they need, and so are tests.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from db.run_config import RunConfig
+from engine.allocator import Allocator, CudaAllocator
 from engine.busy import BusyKernel
 from engine.clock import Clock, EmulatedClock, Emulation, Work
 from engine.courier import Courier, GroupedCourier, TaggedCourier
@@ -32,11 +33,6 @@ from engine.errors import ConfigError
 from engine.groups import Groups
 from engine.spans import CPU
 from engine.tensor_parallel import TensorParallel
-from planner.spec import ModelProfile
-
-if TYPE_CHECKING:
-    from engine.model import Decoder
-    from engine.shard import Shard
 
 log = logging.getLogger("malleus.engine")
 
@@ -82,11 +78,9 @@ class Backend:
     def synchronize(self) -> None:
         """Waits on the host until the device has done what was asked of it."""
 
-    def with_memory(
-        self, profile: ModelProfile, decoder: Decoder, shard: Shard, clock: Clock, groups: Groups
-    ) -> ModelProfile:
-        """The profile with memory as measured on these devices. Collective: all ranks of the world."""
-        return profile
+    def allocator(self) -> Allocator | None:
+        """Tells how much memory is in use; None where memory is not measured."""
+        return None
 
 
 class CudaBackend(Backend):
@@ -109,6 +103,7 @@ class CudaBackend(Backend):
         torch.cuda.set_device(self.torch_device)
         properties = torch.cuda.get_device_properties(self.torch_device)
         self.label = f"cuda: {properties.name}"
+        check_total(config.cluster.memory_bytes, properties.total_memory, properties.name)
         log.info("device %d: %s", index, described(properties))
         self.repeated = self._medians
 
@@ -134,6 +129,9 @@ class CudaBackend(Backend):
     def spin(self, cycles: int) -> None:
         """Appends a kernel that keeps one multiprocessor busy for that many of its clock cycles."""
         torch.cuda._sleep(cycles)
+
+    def allocator(self) -> Allocator:
+        return CudaAllocator(self.torch_device)
 
     def _medians(self, clock: Clock, action: Callable[[], None]) -> tuple[dict[Work, float], float]:
         assert isinstance(clock, CudaClock)
@@ -201,11 +199,23 @@ def check_hardware(hardware: Hardware, index: int, num_ranks: int) -> None:
         )
 
 
+def check_total(memory_bytes: float, total: float, name: str) -> None:
+    """Refuses a configuration that promises more memory than a device has.
+
+    Raises:
+        ConfigError: `cluster.memory_bytes` is larger than `total`.
+    """
+    if memory_bytes > total:
+        raise ConfigError(
+            f"cluster.memory_bytes must be at most what a device has, {total:.4g} ({name}), given {memory_bytes:.4g}"
+        )
+
+
 def placed(x: Tensor, torch_device: torch.device) -> Tensor:
     """A tensor of the host on a device, without waiting for the copy."""
     if torch_device.type == "cpu":
         return x
-    return x.pin_memory().to(torch_device, non_blocking=True)
+    return x.contiguous().pin_memory().to(torch_device, non_blocking=True)
 
 
 def described(properties: object) -> str:

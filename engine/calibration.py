@@ -116,10 +116,17 @@ class LayerProbe:
 
     def run(self, num_sequences: int) -> None:
         """One layer forward and backward; collective in the group."""
+        self.backward(self.forward(num_sequences))
+
+    def forward(self, num_sequences: int) -> Tensor:
+        """One layer forward; the result keeps what its backward needs. Collective in the group."""
         self._tp.clock.configure(num_sequences=num_sequences, tp_degree=self._tp.degree)
         like = self._decoder
         x = torch.ones(num_sequences, *self._shape, dtype=like.dtype, device=like.torch_device, requires_grad=True)
-        y = self._decoder.layer(x, self.weights, self._tp)
+        return self._decoder.layer(x, self.weights, self._tp)
+
+    def backward(self, y: Tensor) -> None:
+        """The backward of what `forward` returned; collective in the group."""
         self._tp.clock.start(Work.BACKWARD)
         torch.autograd.backward(y, torch.ones_like(y))
         self._tp.clock.drop()
@@ -139,11 +146,16 @@ def teams(config: RunConfig, degree: int) -> list[tuple[int, ...]]:
     return [node[first : first + degree] for node in config.nodes for first in range(0, len(node) - degree + 1, degree)]
 
 
+def team_of(config: RunConfig, degree: int, rank: int) -> tuple[int, ...] | None:
+    """The team of a rank; None for a device that is left over on its node."""
+    return next((team for team in teams(config, degree) if rank in team), None)
+
+
 def _time_layer(
     config: RunConfig, decoder: Decoder, clock: Clock, size: int, degree: int, backend: Backend, groups: Groups
 ) -> _Timing:
     rank = dist.get_rank()
-    team = next((team for team in teams(config, degree) if rank in team), None)
+    team = team_of(config, degree, rank)
     repeated = backend.repeated or _repeated
     own = [math.nan] * 5
     if team:

@@ -23,6 +23,7 @@ from engine.calibration import LayerProbe, calibrate
 from engine.clock import Work
 from engine.data import BYTE_VALUES, Corpus, read_source
 from engine.errors import ConfigError
+from engine.gpu_memory import with_memory
 from engine.groups import Groups, needed_groups
 from engine.identity import identity
 from engine.layout import Layout, layout
@@ -119,7 +120,7 @@ class Trainer:
         spare = Shard(spread, self.device, self._dtype, self._dtype, self._backend.torch_device)
         scratch = Optimizer(spare, self._groups, self.config.train)
         profile = calibrate(self.config, self._decoder, self.clock, scratch.step, self._backend, self._groups)
-        self._profile = self._backend.with_memory(profile, self._decoder, spare, self.clock, self._groups)
+        self._profile = with_memory(profile, self.config, self._decoder, self.clock, self._backend, self._groups)
         self._groups.retain(needed_groups(spread))
         if self._uplink:
             self._uplink.send(Profile, profile=self._profile.to_json(), seconds=time.perf_counter() - started)
