@@ -61,6 +61,10 @@ class Backend:
     def join(self) -> None:
         """Joins the world that the environment describes. Collective: all ranks."""
         dist.init_process_group(self.process_groups)
+        self.connect()
+
+    def connect(self) -> None:
+        """Makes what a world that has been joined needs before its first step. Collective: all ranks."""
 
     def clock(self) -> Clock:
         """A clock for this rank's device."""
@@ -107,9 +111,8 @@ class CudaBackend(Backend):
         log.info("device %d: %s", index, described(properties))
         self.repeated = self._medians
 
-    def join(self) -> None:
-        """Joins the world, and makes its NCCL communicator: a message group between two ranks cannot."""
-        super().join()
+    def connect(self) -> None:
+        """Makes the world's NCCL communicator: a message group between two ranks cannot."""
         dist.all_reduce(torch.zeros(1, device=self.torch_device))
         self.synchronize()
 

@@ -16,7 +16,7 @@ prove both on random pipelines without a GPU:
 turns from forward to backward or back (`holds`): the two become one NCCL group, inside which the
 directions progress together. Elsewhere, in warm-up and cool-down, a send is a group of its own and
 goes at once, so filling the pipeline is not delayed. All groups run on the world's communicator,
-which is the reason that it must exist before: `Backend.join` makes it.
+which is the reason that it must exist before: `Backend.connect` makes it.
 Source: Narayanan et al., SC 2021 (1F1B; its code joins the same pairs); NCCL user guide, "Point-to-point
 communication" (a send and a receive that depend on each other belong in one group).
 

@@ -187,6 +187,7 @@ class Trainer:
             self._plan_version, self._refused = document.plan_version, None
             self._take_up(outcome.shard)
         self._phase = "switch"
+        self._backend.synchronize()
         dist.barrier()
         if self._uplink:
             self._uplink.applied(document.version)
@@ -237,6 +238,7 @@ class Trainer:
                 self._probe.run(plan.micro_batch_size)
             units = NUM_PROBES
         self._optimizer.step()
+        self._backend.synchronize()
         seconds = self.clock.take()
         desired = self._uplink.desired() if self._uplink else None
         changed = desired.version if desired and self._document and desired.version != self._document.version else 0

@@ -1,0 +1,236 @@
+"""What ranks post on NCCL, and in which order: proved on random pipelines without a GPU.
+
+The real `StageRunner` runs for every rank, one after the other, with a decoder of no weight whose
+collectives and messages are only written down. Then a simulator plays the most cautious GPU there
+is: every rank does what it has posted strictly one by one, and a send holds it until it is received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from db.run_config import ModelConfig
+from engine import pipeline
+from engine.courier import GroupedCourier, Message, holds
+from engine.layout import Place, layout
+from engine.parameters import parameters
+from engine.pipeline import StageRunner
+from engine.schedule import one_f_one_b
+from engine.tensor_parallel import TensorParallel
+from planner.plan import Pipeline, Plan, Stage
+from tests.engine.plans import random_plan
+
+MODEL = ModelConfig(num_layers=6, hidden_size=8, num_heads=4, num_kv_heads=4, ffn_size=8, vocab_size=8, seq_len=2)
+NODES = ((0, 1, 2, 3), (4, 5, 6, 7))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Messages posted together: (is_send, peer, tag) each."""
+
+    messages: tuple[tuple[bool, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Collective:
+    ranks: tuple[int, ...]
+
+
+Program = list[Group | Collective]
+
+
+class NoClock:
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments, **named: None
+
+
+class WrittenDown(TensorParallel):
+    """A TP group whose collectives are only written down."""
+
+    def __init__(self, ranks: tuple[int, ...], rank: int, program: Program) -> None:
+        super().__init__(ranks, rank, NoClock())  # type: ignore[arg-type]
+        self._program = program
+
+    def all_reduce(self, x: Tensor, combine: Any = torch.add) -> Tensor:
+        if len(self.ranks) > 1:
+            self._program.append(Collective(self.ranks))
+        return x
+
+
+class Weightless:
+    """A decoder with the collectives of the real one and no parameters."""
+
+    config, dtype, torch_device = MODEL, torch.float32, torch.device("cpu")
+
+    def embed(self, tokens: Tensor, weights: Any, tp: TensorParallel) -> Tensor:
+        return tp.reduce(tokens.float()[..., None].expand(-1, -1, MODEL.hidden_size).clone().requires_grad_())
+
+    def layer(self, x: Tensor, weights: Any, tp: TensorParallel) -> Tensor:
+        x = x + tp.reduce(tp.copy(x))
+        return x + tp.reduce(tp.copy(x))
+
+    def loss(self, x: Tensor, targets: Tensor, weights: Any, tp: TensorParallel) -> Tensor:
+        return tp.all_reduce(tp.copy(x).sum())
+
+
+class NoData:
+    def batch(self, first: int, num_sequences: int) -> tuple[Tensor, Tensor]:
+        tokens = torch.zeros(num_sequences, MODEL.seq_len, dtype=torch.int64)
+        return tokens, tokens
+
+
+class Done:
+    def wait(self) -> None:
+        pass
+
+
+def programs(plan: Plan) -> dict[int, Program]:
+    """What each rank posts in one step, in order."""
+    spread = layout(plan, parameters(MODEL), 4)
+    return {device: program(plan, place) for device, place in spread.places.items()}
+
+
+def program(plan: Plan, place: Place) -> Program:
+    written: Program = []
+
+    def post(messages: Sequence[Message]) -> list[Any]:
+        written.append(Group(tuple((message.is_send, message.peer, message.tag) for message in messages)))
+        for message in messages:
+            if not message.is_send:
+                message.x.zero_()
+        return [Done()]
+
+    StageRunner(
+        plan=plan,
+        place=place,
+        decoder=Weightless(),  # type: ignore[arg-type]
+        weights={},
+        tp=WrittenDown(place.stage.devices, place.tp_rank, written),
+        data=NoData(),  # type: ignore[arg-type]
+        courier=GroupedCourier(post),
+    ).run_step(0, 8)
+    return written
+
+
+def stuck(everyone: dict[int, Program]) -> dict[int, Group | Collective]:
+    """Where ranks wait for ever if each does one thing after the other; empty if all come to their end."""
+    at = dict.fromkeys(everyone, 0)
+    undone: dict[int, list[tuple[bool, int, int]]] = {}
+
+    def current(rank: int) -> Group | Collective | None:
+        return everyone[rank][at[rank]] if at[rank] < len(everyone[rank]) else None
+
+    def arrive(rank: int) -> None:
+        now = current(rank)
+        undone[rank] = list(now.messages) if isinstance(now, Group) else []
+
+    def advance(rank: int) -> None:
+        at[rank] += 1
+        arrive(rank)
+
+    def has_progressed(rank: int) -> bool:
+        now = current(rank)
+        if isinstance(now, Collective):
+            if all(current(member) == now for member in now.ranks):
+                for member in now.ranks:
+                    advance(member)
+                return True
+            return False
+        for is_send, peer, tag in undone[rank]:
+            partner = next((item for item in undone[peer] if item[:2] == (not is_send, rank)), None)
+            if partner:
+                assert partner[2] == tag, f"{rank} and {peer} take {tag} for {partner[2]}"
+                undone[rank].remove((is_send, peer, tag))
+                undone[peer].remove(partner)
+                for side in (rank, peer):
+                    if not undone[side]:
+                        advance(side)
+                return True
+        return False
+
+    for rank in everyone:
+        arrive(rank)
+    while any(has_progressed(rank) for rank in everyone):
+        pass
+    return {rank: now for rank in everyone if (now := current(rank))}
+
+
+def plans(count: int) -> list[Plan]:
+    return [random_plan(seed, nodes=NODES, num_layers=6, num_micro_batches=8, max_tp=4) for seed in range(count)]
+
+
+def chain(*groups: list[int], num_micro_batches: int) -> Plan:
+    """One pipeline over the groups."""
+    size = 6 // len(groups)
+    stages = tuple(
+        Stage(devices=tuple(group), layers=(index * size, (index + 1) * size)) for index, group in enumerate(groups)
+    )
+    return Plan(
+        num_layers=6,
+        micro_batch_size=1,
+        pipelines=(Pipeline(num_micro_batches=num_micro_batches, stages=stages),),
+        standby=tuple(sorted(set(range(8)) - {device for group in groups for device in group})),
+    )
+
+
+@pytest.mark.parametrize("plan", plans(40), ids=range(40))
+def test_sends_between_two_ranks_equal_the_receives_in_order(plan: Plan) -> None:
+    everyone = programs(plan)
+
+    def between(rank: int, peer: int, is_send: bool) -> list[int]:
+        groups = [step for step in everyone[rank] if isinstance(step, Group)]
+        return [tag for group in groups for kind, other, tag in group.messages if (kind, other) == (is_send, peer)]
+
+    for sender in everyone:
+        for receiver in everyone:
+            assert between(sender, receiver, True) == between(receiver, sender, False)
+
+
+@pytest.mark.parametrize("plan", plans(40), ids=range(40))
+def test_ranks_that_do_one_thing_after_the_other_come_to_their_end(plan: Plan) -> None:
+    assert stuck(programs(plan)) == {}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        chain([0], [1], num_micro_batches=2),
+        chain([0], [1], [2], num_micro_batches=5),
+        chain([0, 1, 2, 3], [4], num_micro_batches=4),  # one sender of four
+        chain([4], [0, 1, 2, 3], num_micro_batches=4),  # one sender to four
+        chain([0], [1, 2], [4, 5, 6, 7], num_micro_batches=8),
+    ],
+    ids=["two", "three", "narrowing", "widening", "growing"],
+)
+def test_without_joining_they_wait_in_a_circle(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stuck(programs(plan)) == {}
+    monkeypatch.setattr(pipeline, "holds", lambda actions: [False] * len(actions))
+    assert stuck(programs(plan))
+
+
+@pytest.mark.parametrize(
+    ("stage_index", "expected"),
+    [
+        (0, "F0 F1 F2+ B0+ F3+ B1 B2 B3"),  # a warm-up send goes at once, the filling is not delayed
+        (1, "F0 F1+ B0+ F2+ B1+ F3+ B2 B3"),
+        (2, "F0+ B0+ F1+ B1+ F2+ B2+ F3+ B3"),
+    ],
+)
+def test_sends_are_held_where_the_schedule_turns(stage_index: int, expected: str) -> None:
+    actions = one_f_one_b(stage_index, 3, 4)
+    shown = [f"{action}{'+' if held else ''}" for action, held in zip(actions, holds(actions), strict=True)]
+    assert " ".join(shown) == expected
+
+
+def test_a_held_send_that_nothing_follows_is_an_error() -> None:
+    courier = GroupedCourier(lambda messages: [])
+    courier.is_holding = True
+    courier.send(torch.zeros(1), 1, tag=0)
+    with pytest.raises(AssertionError, match="no receive came"):
+        courier.finish()
