@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +172,16 @@ class SomeBatches:
         return self._tokens[:num_sequences], self._tokens[:num_sequences]
 
 
+FACTORIES = ("arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros")
+
+
 @pytest.mark.usefixtures("world_of_one")
-def test_every_tensor_of_a_step_is_made_on_the_device_it_is_told() -> None:
-    """A device that holds no numbers is the default: a tensor made without a device meets others and fails."""
+def test_every_tensor_of_a_step_is_made_on_the_device_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing makes a tensor without saying where.
+
+    A device that holds no numbers is the default, so a tensor made without a device meets others and
+    fails; in a backward torch ignores such a default, so there the functions themselves are watched.
+    """
     config = small_config("float32")
     plan: Plan = even_plan(
         ((0,),), num_layers=6, num_micro_batches=8, micro_batch_size=1, dp_degree=1, tp_degree=1, pp_degree=1
@@ -195,9 +202,19 @@ def test_every_tensor_of_a_step_is_made_on_the_device_it_is_told() -> None:
         courier=GroupedCourier(),
     )
     optimizer = Optimizer(shard, groups, config.train)
+    for name in FACTORIES:
+        monkeypatch.setattr(torch, name, _placing(name, getattr(torch, name)))
     with torch.device("meta"):
         loss = runner.run_step(0, 8 * config.model.seq_len)
         optimizer.step()
     assert isinstance(loss, torch.Tensor), "the loss stays on its device"
     assert 4 < float(loss) < 7
     assert clock.take()[Work.BACKWARD] > 0
+
+
+def _placing(name: str, make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def placed_only(*arguments: Any, **named: Any) -> torch.Tensor:
+        assert "device" in named, f"torch.{name} without a device"
+        return make(*arguments, **named)
+
+    return placed_only
