@@ -21,7 +21,6 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from db.run_config import RunConfig
 from engine.allocator import Allocator, CudaAllocator
@@ -31,7 +30,7 @@ from engine.courier import Courier, GroupedCourier, TaggedCourier
 from engine.cuda_clock import CudaClock, Event, medians
 from engine.errors import ConfigError
 from engine.groups import Groups
-from engine.spans import CPU
+from engine.placement import CPU
 from engine.tensor_parallel import TensorParallel
 
 log = logging.getLogger("malleus.engine")
@@ -212,13 +211,6 @@ def check_total(memory_bytes: float, total: float, name: str) -> None:
         raise ConfigError(
             f"cluster.memory_bytes must be at most what a device has, {total:.4g} ({name}), given {memory_bytes:.4g}"
         )
-
-
-def placed(x: Tensor, torch_device: torch.device) -> Tensor:
-    """A tensor of the host on a device, without waiting for the copy."""
-    if torch_device.type == "cpu":
-        return x
-    return x.contiguous().pin_memory().to(torch_device, non_blocking=True)
 
 
 def described(properties: object) -> str:

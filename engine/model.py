@@ -15,7 +15,8 @@ from torch import Tensor
 
 from db.run_config import ModelConfig
 from engine.clock import Work
-from engine.spans import CPU
+from engine.packing import Packing
+from engine.placement import CPU
 from engine.tensor_parallel import TensorParallel, VocabParallelCrossEntropy
 
 Weights = Mapping[str, Tensor]
@@ -43,11 +44,15 @@ class Decoder:
         tp.clock.drop()
         return result
 
-    def layer(self, x: Tensor, weights: Weights, tp: TensorParallel) -> Tensor:
-        """One decoder layer; collective in the group, twice forward and twice backward."""
+    def layer(self, x: Tensor, weights: Weights, tp: TensorParallel, packing: Packing | None = None) -> Tensor:
+        """One decoder layer; collective in the group, twice forward and twice backward.
+
+        Args:
+            packing: where the documents of each sequence are; None: a sequence is one text.
+        """
         tp.clock.start(Work.FORWARD)
         h = tp.copy(self._norm(x, weights["attention_norm"]))
-        x = x + tp.reduce(self._attention(h, weights))
+        x = x + tp.reduce(self._attention(h, weights, packing))
         h = tp.copy(self._norm(x, weights["ffn_norm"]))
         gated = F.silu(h @ weights["w_gate"].T) * (h @ weights["w_up"].T)
         result = x + tp.reduce(gated @ weights["w_down"])
@@ -66,19 +71,21 @@ class Decoder:
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.norm_eps)
 
-    def _attention(self, x: Tensor, weights: Weights) -> Tensor:
-        q = self._rotate(self._heads(x @ weights["wq"].T))
-        k = self._rotate(self._heads(x @ weights["wk"].T))
+    def _attention(self, x: Tensor, weights: Weights, packing: Packing | None) -> Tensor:
+        q = self._rotate(self._heads(x @ weights["wq"].T), packing)
+        k = self._rotate(self._heads(x @ weights["wk"].T), packing)
         v = self._heads(x @ weights["wv"].T)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        mask = packing.mask if packing else None
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True)
         return mixed.transpose(1, 2).flatten(2) @ weights["wo"]
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
-    def _rotate(self, x: Tensor) -> Tensor:
+    def _rotate(self, x: Tensor, packing: Packing | None) -> Tensor:
         one, two = x.chunk(2, dim=-1)
-        cos, sin = self.cos[: x.shape[2]], self.sin[: x.shape[2]]
+        places = packing.positions[:, None] if packing else slice(x.shape[2])
+        cos, sin = self.cos[places], self.sin[places]
         return torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
 
 

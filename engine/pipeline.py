@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engine.backend import placed
 from engine.clock import Work
 from engine.courier import Courier, TaggedCourier, holds
 from engine.data import Corpus
 from engine.layout import Place
 from engine.model import Decoder
+from engine.packing import packing_of
+from engine.placement import placed
 from engine.schedule import one_f_one_b, receivers_of, sender_of
 from engine.tensor_parallel import TensorParallel
 from planner.plan import Plan
@@ -79,7 +80,7 @@ class StageRunner:
 
         Args:
             first_sample: global index of the step's first sample.
-            num_tokens: tokens of the global batch, the weight of the loss.
+            num_tokens: targets of the global batch that count, the weight of the loss.
 
         Returns:
             The summed loss over this pipeline's tokens divided by `num_tokens`, on the last stage's
@@ -102,23 +103,24 @@ class StageRunner:
         flight = self._flights[micro_batch] = _InFlight()
         size = self._plan.micro_batch_size
         sample = first_sample + self._first_sequence + micro_batch * size
+        batch = self._data.batch(sample, size)
+        packing = packing_of(batch, self._decoder.torch_device)
         if self._previous:
             x = self._receive(self._previous, tag=2 * micro_batch)
         else:
-            inputs, _ = self._data.batch(sample, size)
             if self._place.tp_rank == 0:
                 self.consumed += range(sample, sample + size)
-            inputs = placed(inputs, self._decoder.torch_device)
+            inputs = placed(batch.inputs, self._decoder.torch_device)
             x = flight.embedded = self._decoder.embed(inputs, self._weights, self._tp)
         for weights in self._layers:
             x_in = x.detach().requires_grad_()
-            x = self._decoder.layer(x_in, weights, self._tp)
+            x = self._decoder.layer(x_in, weights, self._tp, packing)
             flight.layers.append((x_in, x))
         if self._next:
             self._send(x.detach(), self._next, tag=2 * micro_batch)
             return 0.0
-        targets = placed(self._data.batch(sample, size)[1], self._decoder.torch_device)
         flight.loss_input = x.detach().requires_grad_()
+        targets = placed(batch.targets, self._decoder.torch_device)
         flight.loss = self._decoder.loss(flight.loss_input, targets, self._weights, self._tp) / num_tokens
         return flight.loss.detach().double() if self._place.tp_rank == 0 else 0.0
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from engine.clock import Clock
 from engine.collectives import all_reduce_by_doubling, all_reduce_in_group
+from engine.data.batch import IGNORED
 
 
 class TensorParallel:
@@ -80,7 +81,8 @@ class _Reduce(torch.autograd.Function):
 class VocabParallelCrossEntropy(torch.autograd.Function):
     """Summed cross-entropy over tokens, logits cut over the vocabulary.
 
-    Shapes: logits `[tokens, vocab / n]`, targets `[tokens]`; returns a scalar sum.
+    Shapes: logits `[tokens, vocab / n]`, targets `[tokens]`; returns a scalar sum. Tokens whose target
+    is `IGNORED` add nothing, and get no gradient.
     """
 
     @staticmethod
@@ -92,8 +94,9 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
         local = torch.where(is_here, local, 0)
         picked = torch.where(is_here, logits.gather(1, local[:, None]).squeeze(1) - peak, 0.0)
         total, picked = tp.all_reduce(torch.stack([exp.sum(dim=1), picked]))
-        ctx.save_for_backward(exp.div_(total[:, None]), local, is_here)
-        return (total.log() - picked).sum()
+        is_ignored = targets == IGNORED
+        ctx.save_for_backward(exp.div_(total.masked_fill(is_ignored, torch.inf)[:, None]), local, is_here)
+        return (total.log() - picked).masked_fill(is_ignored, 0.0).sum()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

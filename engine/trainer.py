@@ -21,7 +21,8 @@ from engine.agreement import Exchanged, broadcast_text, exchange, vote
 from engine.backend import Backend, select
 from engine.calibration import LayerProbe, calibrate
 from engine.clock import Work
-from engine.data import BYTE_VALUES, Corpus, read_source
+from engine.data import Corpus
+from engine.data.sharing import shared_tokens
 from engine.errors import ConfigError
 from engine.gpu_memory import with_memory
 from engine.groups import Groups, needed_groups
@@ -67,16 +68,12 @@ class Trainer:
             raise ConfigError(
                 f"the run has {config.num_devices} devices and needs as many ranks, given {dist.get_world_size()}"
             )
-        if config.model.vocab_size < BYTE_VALUES:
-            raise ConfigError(f"byte-level text needs vocab_size >= {BYTE_VALUES}, given {config.model.vocab_size}")
         self._dtype = DTYPES[config.train.dtype]
         self._parameters = parameters(config.model)
         self._cluster = ClusterSpec(
             nodes=config.nodes, memory_bytes=dict.fromkeys(range(config.num_devices), config.cluster.memory_bytes)
         )
-        self._data = Corpus(
-            read_source(config.data.source, config.data.max_bytes), config.model.seq_len, config.train.seed
-        )
+        self._data = Corpus(shared_tokens(config.data, config.model.vocab_size), config)
         self._decoder = Decoder(config.model, self._dtype, self._backend.torch_device)
         self.clock = self._backend.clock()
         self._probe = LayerProbe(config, self._decoder, TensorParallel((self.device,), 0, self.clock))
@@ -231,7 +228,8 @@ class Trainer:
         loss: torch.Tensor | float = 0.0
         units, degree = 0, 1
         if self._runner:
-            loss = self._runner.run_step(first_sample, config.train.global_batch * config.model.seq_len)
+            num_tokens = self._data.num_targets(first_sample, config.train.global_batch)
+            loss = self._runner.run_step(first_sample, num_tokens)
             units, degree = self._runner.num_work_units, self.shard.layout.places[self.device].stage.tp_degree
         elif self.device in plan.standby:
             for _ in range(NUM_PROBES):

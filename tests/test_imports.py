@@ -90,7 +90,14 @@ RULES = (
             "db.errors",
         ),
         libraries=frozenset({"torch"}),
-        reach=frozenset({"torch", "redis", "pydantic"}),
+        reach=frozenset({"torch", "numpy", "tokenizers", "redis", "pydantic"}),
+    ),
+    Rule(
+        name="engine's data maps files into arrays and tokenises",
+        paths=("engine/data/",),
+        project=("engine", "db.run_config"),
+        libraries=frozenset({"torch", "numpy", "tokenizers"}),
+        reach=frozenset({"torch", "numpy", "tokenizers", "pydantic"}),
     ),
     Rule(
         name="app shows and is told",

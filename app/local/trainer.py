@@ -38,6 +38,7 @@ POLL_S = 0.5
 LAST_WORDS_S = 3.0
 STORE_AWAY_S = 60.0
 STDLIB = "stdlib"
+BYTES = "bytes"
 
 
 def first_plan(config: RunConfig) -> dict[str, Any]:
@@ -68,17 +69,32 @@ def first_plan(config: RunConfig) -> dict[str, Any]:
 
 
 def with_absolute_source(config: RunConfig, folder: Path) -> RunConfig:
-    """The configuration with its text's path made absolute: the engine works in another folder.
+    """The configuration with the paths of its data made absolute: the engine works in another folder.
 
     Raises:
-        InputError: there is nothing at the path.
+        InputError: there is nothing at a path.
     """
-    if config.data.source == STDLIB:
-        return config
-    path = (folder / Path(config.data.source).expanduser()).absolute()
-    if not path.exists():
-        raise InputError(f"data.source must be {STDLIB!r} or an existing file or folder, given {str(path)!r}")
-    return config.model_copy(update={"data": config.data.model_copy(update={"source": str(path)})})
+    source, tokenizer = config.data.source, config.data.tokenizer
+    if config.data.format == "megatron":
+        source = _absolute(source, folder)
+        for path in (f"{source}.idx", f"{source}.bin"):
+            if not Path(path).is_file():
+                raise InputError(f"data.source must be the common path of an .idx and a .bin file, found no {path}")
+    else:
+        if source != STDLIB:
+            source = _absolute(source, folder)
+            if not Path(source).exists():
+                raise InputError(f"data.source must be {STDLIB!r} or an existing file or folder, given {source!r}")
+        if tokenizer != BYTES:
+            tokenizer = _absolute(tokenizer, folder)
+            if not Path(tokenizer).is_file():
+                raise InputError(f"data.tokenizer must be {BYTES!r} or an existing tokenizer.json, given {tokenizer!r}")
+    data = config.data.model_copy(update={"source": source, "tokenizer": tokenizer})
+    return config.model_copy(update={"data": data})
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return str((folder / Path(path).expanduser()).absolute())
 
 
 def check_surroundings(store: Store, settings: Settings) -> None:

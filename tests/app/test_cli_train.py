@@ -255,6 +255,31 @@ def test_a_relative_source_is_made_absolute(tmp_path: Path) -> None:
         with_absolute_source(config, tmp_path / "texts")
 
 
+def test_a_relative_tokenizer_is_made_absolute(tmp_path: Path) -> None:
+    config = RunConfig.from_toml('[data]\ntokenizer = "words/tokenizer.json"\n')
+    with pytest.raises(InputError, match=r"must be 'bytes' or an existing tokenizer\.json, given '.*/words/token"):
+        with_absolute_source(config, tmp_path)
+    (tmp_path / "words" / "tokenizer.json").mkdir(parents=True)
+    with pytest.raises(InputError, match="existing tokenizer"):  # a folder is none
+        with_absolute_source(config, tmp_path)
+    (tmp_path / "words" / "tokenizer.json").rmdir()
+    (tmp_path / "words" / "tokenizer.json").touch()
+    data = with_absolute_source(config, tmp_path).data
+    assert (data.source, data.tokenizer) == ("stdlib", str(tmp_path / "words" / "tokenizer.json"))
+
+
+def test_a_relative_megatron_prefix_is_made_absolute(tmp_path: Path) -> None:
+    config = RunConfig.from_toml('[data]\nformat = "megatron"\nsource = "corpus_text_document"\n')
+    for ending in (".idx", ".bin"):
+        with pytest.raises(InputError, match=rf"an \.idx and a \.bin file, found no .*/corpus_text_document\{ending}"):
+            with_absolute_source(config, tmp_path)
+        (tmp_path / f"corpus_text_document{ending}").touch()
+    assert with_absolute_source(config, tmp_path).data.source == str(tmp_path / "corpus_text_document")
+    stdlib = RunConfig.from_toml('[data]\nformat = "megatron"\n')
+    with pytest.raises(InputError, match=r"found no .*/stdlib\.idx"):
+        with_absolute_source(stdlib, tmp_path)
+
+
 def test_the_first_plan_obeys_the_rules() -> None:
     assert len(first_plan(RunConfig())["pipelines"]) == 2
     with pytest.raises(PlanError, match="needs 8 groups"):

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from db.run_config import ModelConfig, RunConfig
-from engine.data import Corpus, read_source
+from engine.data import Corpus
+from engine.data.source import read_tokens
 from engine.model import initial_slice
 from engine.parameters import parameters
 
@@ -28,11 +29,12 @@ def reference_losses(config: RunConfig, num_steps: int) -> list[float]:
         betas=(train.beta1, train.beta2),
         eps=train.eps,
     )
-    data = Corpus(read_source(config.data.source, config.data.max_bytes), config.model.seq_len, train.seed)
+    data = Corpus(read_tokens(config.data, config.model.vocab_size), config)
     losses = []
     for step in range(num_steps):
-        inputs, targets = data.batch(step * train.global_batch, train.global_batch)
-        loss = F.cross_entropy(_forward(inputs, weights, config.model).flatten(0, 1), targets.flatten())
+        batch = data.batch(step * train.global_batch, train.global_batch)
+        logits = _forward(batch.inputs, batch.documents, weights, config.model)
+        loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())  # the mean over targets but -100
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -57,7 +59,13 @@ def _initial(config: RunConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     return result
 
 
-def _forward(tokens: Tensor, w: dict[str, Tensor], model: ModelConfig) -> Tensor:
+def _forward(tokens: Tensor, documents: Tensor | None, w: dict[str, Tensor], model: ModelConfig) -> Tensor:
+    if documents is not None:  # each document as if it were alone
+        rows = []
+        for sequence, numbers in zip(tokens, documents, strict=True):
+            alone = [sequence[numbers == number] for number in numbers.unique()]
+            rows.append(torch.cat([_forward(document[None], None, w, model)[0] for document in alone]))
+        return torch.stack(rows)
     x = w["embedding"][tokens]
     for layer in range(model.num_layers):
         name = f"layers.{layer}."

@@ -15,9 +15,10 @@ import torch.distributed as dist
 
 from db.messages import Hello, Injection, Profile, Step, Switch
 from db.run_config import RunConfig
-from engine.backend import Backend, Hardware, check_hardware, check_total, described, found_hardware, placed, select
+from engine.backend import Backend, Hardware, check_hardware, check_total, described, found_hardware, select
 from engine.clock import Clock, EmulatedClock, Work
 from engine.courier import GroupedCourier, TaggedCourier
+from engine.data.batch import Batch
 from engine.errors import ConfigError
 from engine.groups import Groups
 from engine.layout import layout
@@ -25,6 +26,7 @@ from engine.model import Decoder
 from engine.optimizer import Optimizer
 from engine.parameters import parameters
 from engine.pipeline import StageRunner
+from engine.placement import placed
 from engine.shard import Shard
 from planner.plan import Plan, even_plan
 from tests.engine.host_backend import HostBackend
@@ -168,8 +170,8 @@ class SomeBatches:
         shape = (config.train.global_batch, config.model.seq_len)
         self._tokens = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0))
 
-    def batch(self, first: int, num_sequences: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._tokens[:num_sequences], self._tokens[:num_sequences]
+    def batch(self, first: int, num_sequences: int) -> Batch:
+        return Batch(inputs=self._tokens[:num_sequences], targets=self._tokens[:num_sequences])
 
 
 FACTORIES = ("arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros")

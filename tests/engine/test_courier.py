@@ -18,6 +18,7 @@ from torch import Tensor
 from db.run_config import ModelConfig
 from engine import pipeline
 from engine.courier import GroupedCourier, Message, holds
+from engine.data.batch import Batch
 from engine.layout import Place, layout
 from engine.parameters import parameters
 from engine.pipeline import StageRunner
@@ -71,7 +72,7 @@ class Weightless:
     def embed(self, tokens: Tensor, weights: Any, tp: TensorParallel) -> Tensor:
         return tp.reduce(tokens.float()[..., None].expand(-1, -1, MODEL.hidden_size).clone().requires_grad_())
 
-    def layer(self, x: Tensor, weights: Any, tp: TensorParallel) -> Tensor:
+    def layer(self, x: Tensor, weights: Any, tp: TensorParallel, *rest: Any) -> Tensor:
         x = x + tp.reduce(tp.copy(x))
         return x + tp.reduce(tp.copy(x))
 
@@ -80,9 +81,9 @@ class Weightless:
 
 
 class NoData:
-    def batch(self, first: int, num_sequences: int) -> tuple[Tensor, Tensor]:
+    def batch(self, first: int, num_sequences: int) -> Batch:
         tokens = torch.zeros(num_sequences, MODEL.seq_len, dtype=torch.int64)
-        return tokens, tokens
+        return Batch(inputs=tokens, targets=tokens)
 
 
 class Done:
