@@ -11,9 +11,14 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from db.run_config import RunConfig
+from engine.backend import Backend
 from engine.errors import ConfigError
-from engine.gpu_memory import Activations, agreed, check_reserve, line, measure, with_activations
+from engine.gpu_memory import Activations, agreed, check_reserve, line, measure, with_activations, with_memory
+from engine.groups import Groups
+from engine.model import Decoder
 from planner.spec import ModelProfile
+from tests.engine.host_backend import HostBackend
 
 
 class FakeAllocator:
@@ -134,6 +139,68 @@ def test_ranks_agree_and_one_that_measured_nothing_adds_nothing() -> None:
     mine = Activations(per_flight=7.0, working=3.0, ends=20.0, slack=1.0)
     assert agreed(mine, 100.0) == (mine, 100.0)
     assert agreed(None, 5.0) == (Activations(per_flight=0.0, working=0.0, ends=0.0, slack=0.0), 5.0)
+
+
+class ScriptedAllocator(FakeAllocator):
+    """Peaks as written down, whatever is computed."""
+
+    def __init__(self, *peaks: int) -> None:
+        super().__init__(held=0)
+        self._peaks = iter(peaks)
+
+    def peak(self) -> int:
+        return next(self._peaks)
+
+    def slack(self) -> int:
+        return 5
+
+
+class Measured(HostBackend):
+    """The host, with an allocator to ask."""
+
+    def __init__(self, config: RunConfig, allocator: ScriptedAllocator) -> None:
+        super().__init__(config)
+        self._allocator = allocator
+
+    def allocator(self) -> ScriptedAllocator:
+        return self._allocator
+
+
+@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.parametrize(("memory_bytes", "is_enough"), [(1e6, True), (500.0, False)])
+def test_a_real_layer_is_flown_and_what_the_allocator_says_becomes_the_profile(
+    memory_bytes: float, is_enough: bool
+) -> None:
+    config = RunConfig.model_validate(
+        {
+            "train": {"micro_batch_sizes": [1, 2]},
+            "cluster": {"num_nodes": 1, "devices_per_node": 1, "memory_bytes": memory_bytes},
+            "parallel": {"dp": 1, "tp": 1, "pp": 1, "max_tp": 1},
+        }
+    )
+    backend = Measured(config, ScriptedAllocator(130, 230, 330, 430, 77, 240, 440, 640, 840, 99))
+    decoder, clock = Decoder(config.model, torch.float32), backend.clock()
+
+    def found() -> ModelProfile:
+        return with_memory(profile(), config, decoder, clock, backend, Groups())
+
+    if not is_enough:
+        with pytest.raises(ConfigError, match="must be more than the 545 "):
+            found()
+        return
+    measured = found()
+    assert measured.layer_bytes[1] == pytest.approx((1_100, 1_200, 1_300))
+    assert measured.layer_bytes[2] == pytest.approx((1_200, 1_400, 1_600))
+    assert measured.last_extra_bytes == pytest.approx(60 + 99)
+    assert measured.reserve_bytes == pytest.approx(500 + 40 + 5)
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_emulated_devices_keep_their_estimates() -> None:
+    config = RunConfig()
+    backend = Backend(config)
+    decoder = Decoder(config.model, torch.float32)
+    assert with_memory(profile(), config, decoder, backend.clock(), backend, Groups()) == profile()
 
 
 def test_memory_that_holds_nothing_beside_the_reserve_is_refused() -> None:
