@@ -198,12 +198,11 @@ def _time_send(config: RunConfig, decoder: Decoder, backend: Backend) -> float:
         if peer >= size:
             return
         if rank < peer:
-            courier.send(x, peer, tag=0)
-            courier.receive(x, peer, tag=0)
+            courier.send(x, peer).wait()
+            courier.post(x, peer).wait()
         else:
-            courier.receive(x, peer, tag=0)
-            courier.send(x, peer, tag=0)
-        courier.finish()
+            courier.post(x, peer).wait()
+            courier.send(x, peer).wait()
 
     return _agreed(_repeat(there_and_back, backend)) / 2
 

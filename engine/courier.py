@@ -47,44 +47,43 @@ def holds(actions: Sequence[Action]) -> tuple[bool, ...]:
     )
 
 
-class Courier(Protocol):
-    """How a stage hands tensors to its neighbours.
+class Transfer(Protocol):
+    """A message on its way."""
 
-    Args:
+    def wait(self) -> Tensor:
+        """The tensor, once it has arrived, or once it may be overwritten on the sending side.
+
+        On a GPU later work of the current stream waits for that; the host does not.
+        """
+
+
+class Courier(Protocol):
+    """How a rank hands tensors to others.
+
+    Attributes:
         is_holding: whether sends wait for the next receive (see `holds`).
     """
 
     is_holding: bool
 
-    def send(self, x: Tensor, receiver: int, tag: int) -> None:
-        """Posts `x`, which must not change until `finish`."""
+    def send(self, x: Tensor, peer: int, tag: int = 0) -> Transfer:
+        """Starts to send `x`, which must stay as it is until the transfer is done."""
 
-    def receive(self, x: Tensor, sender: int, tag: int) -> None:
-        """Fills `x`; on a GPU later work of the current stream waits for it, the host does not."""
-
-    def finish(self) -> None:
-        """All that was sent has left; called once after a step's last action."""
+    def post(self, out: Tensor, peer: int, tag: int = 0) -> Transfer:
+        """Says where a message of `peer` goes; between two ranks in the order of its sends."""
 
 
 class TaggedCourier:
-    """For gloo: sends at once, the tag tells messages apart."""
+    """For gloo: everything is posted at once, the tag tells messages apart."""
 
     def __init__(self) -> None:
         self.is_holding = False
-        self._sending: list[tuple[dist.Work, Tensor]] = []
 
-    def send(self, x: Tensor, receiver: int, tag: int) -> None:
-        work = dist.isend(x, dst=receiver, tag=tag)
-        assert work is not None
-        self._sending.append((work, x))
+    def send(self, x: Tensor, peer: int, tag: int = 0) -> Transfer:
+        return _Started(dist.isend(x, peer, tag=tag), x)
 
-    def receive(self, x: Tensor, sender: int, tag: int) -> None:
-        dist.recv(x, src=sender, tag=tag)
-
-    def finish(self) -> None:
-        for work, _ in self._sending:
-            work.wait()
-        self._sending.clear()
+    def post(self, out: Tensor, peer: int, tag: int = 0) -> Transfer:
+        return _Started(dist.irecv(out, peer, tag=tag), out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ class Message:
     tag: int
 
 
-def post_group(messages: Sequence[Message]) -> Sequence[dist.Work]:
+def start_group(messages: Sequence[Message]) -> Sequence[dist.Work]:
     """Starts messages of the world as one group and returns handles that cover them."""
     return dist.batch_isend_irecv(
         [dist.P2POp(dist.isend if m.is_send else dist.irecv, m.x, m.peer, tag=m.tag) for m in messages]
@@ -111,31 +110,63 @@ def post_group(messages: Sequence[Message]) -> Sequence[dist.Work]:
 class GroupedCourier:
     """For NCCL: every message travels in a group, order alone tells messages apart.
 
+    A receive is started when it is waited for, not when it is posted: NCCL would keep everything behind
+    it waiting.
+
     Args:
-        post: starts messages as one group and returns handles that cover them.
+        start: starts messages as one group and returns handles that cover them.
     """
 
-    def __init__(self, post: Callable[[Sequence[Message]], Sequence[dist.Work]] = post_group) -> None:
+    def __init__(self, start: Callable[[Sequence[Message]], Sequence[dist.Work]] = start_group) -> None:
         self.is_holding = False
-        self._post = post
-        self._held: list[Message] = []
-        self._sending: list[tuple[Sequence[dist.Work], Sequence[Message]]] = []
+        self._start = start
+        self._held: list[_Grouped] = []
 
-    def send(self, x: Tensor, receiver: int, tag: int) -> None:
-        message = Message(is_send=True, x=x, peer=receiver, tag=tag)
+    def send(self, x: Tensor, peer: int, tag: int = 0) -> Transfer:
+        transfer = _Grouped(self, Message(is_send=True, x=x, peer=peer, tag=tag))
         if self.is_holding:
-            self._held.append(message)
+            self._held.append(transfer)
         else:
-            self._sending.append((self._post([message]), [message]))
+            self.start([transfer])
+        return transfer
 
-    def receive(self, x: Tensor, sender: int, tag: int) -> None:
-        messages, self._held = [*self._held, Message(is_send=False, x=x, peer=sender, tag=tag)], []
-        for work in self._post(messages):
+    def post(self, out: Tensor, peer: int, tag: int = 0) -> Transfer:
+        return _Grouped(self, Message(is_send=False, x=out, peer=peer, tag=tag))
+
+    def start(self, transfers: list[_Grouped]) -> None:
+        """Starts transfers as one group, with the sends that are held."""
+        together, self._held = [*self._held, *transfers], []
+        works = self._start([transfer.message for transfer in together])
+        for transfer in together:
+            transfer.works = works
+
+
+class _Started:
+    __slots__ = ("_tensor", "_work")
+
+    def __init__(self, work: dist.Work | None, tensor: Tensor) -> None:
+        assert work is not None, "a rank sends nothing to itself"
+        self._work, self._tensor = work, tensor
+
+    def wait(self) -> Tensor:
+        self._work.wait()
+        return self._tensor
+
+
+class _Grouped:
+    """A message of a group; `works` once the group has started."""
+
+    __slots__ = ("_courier", "message", "works")
+
+    def __init__(self, courier: GroupedCourier, message: Message) -> None:
+        self._courier, self.message = courier, message
+        self.works: Sequence[dist.Work] | None = None
+
+    def wait(self) -> Tensor:
+        if self.works is None:
+            assert not self.message.is_send, "a send was held and no receive came"
+            self._courier.start([self])
+        assert self.works is not None
+        for work in self.works:
             work.wait()
-
-    def finish(self) -> None:
-        assert not self._held, f"{len(self._held)} sends were held and no receive came"
-        for works, _ in self._sending:
-            for work in works:
-                work.wait()
-        self._sending.clear()
+        return self.message.x

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.clock import Work
-from engine.courier import Courier, TaggedCourier, holds
+from engine.courier import Courier, TaggedCourier, Transfer, holds
 from engine.data import Corpus
 from engine.layout import Place
 from engine.model import Decoder
@@ -67,6 +67,7 @@ class StageRunner:
         self._first_sequence = before * plan.micro_batch_size
         self._holds = holds(self._actions)
         self._courier = courier or TaggedCourier()
+        self._sending: list[Transfer] = []
         self._flights: dict[int, _InFlight] = {}
         self.consumed: list[int] = []
 
@@ -95,7 +96,9 @@ class StageRunner:
                 total += self._forward(action.micro_batch, first_sample, num_tokens)
             else:
                 self._backward(action.micro_batch)
-        self._courier.finish()
+        for transfer in self._sending:
+            transfer.wait()
+        self._sending.clear()
         assert not self._flights, f"micro-batches {sorted(self._flights)} never ran backward"
         return total
 
@@ -150,13 +153,12 @@ class StageRunner:
         shape = (self._plan.micro_batch_size, config.seq_len, config.hidden_size)
         x = torch.empty(shape, dtype=self._decoder.dtype, device=self._decoder.torch_device)
         source = senders[sender_of(self._place.tp_rank, self._place.stage.tp_degree, len(senders))]
-        self._courier.receive(x, source, tag)
-        return x
+        return self._courier.post(x, source, tag).wait()
 
     def _send(self, x: Tensor, receivers: tuple[int, ...], tag: int) -> None:
         x = x.contiguous()
         for index in receivers_of(self._place.tp_rank, self._place.stage.tp_degree, len(receivers)):
-            self._courier.send(x, receivers[index], tag)
+            self._sending.append(self._courier.send(x, receivers[index], tag))
 
 
 def _of_layer(weights: dict[str, Tensor], layer: int) -> dict[str, Tensor]:

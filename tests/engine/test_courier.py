@@ -100,7 +100,7 @@ def programs(plan: Plan) -> dict[int, Program]:
 def program(plan: Plan, place: Place) -> Program:
     written: Program = []
 
-    def post(messages: Sequence[Message]) -> list[Any]:
+    def start(messages: Sequence[Message]) -> list[Any]:
         written.append(Group(tuple((message.is_send, message.peer, message.tag) for message in messages)))
         for message in messages:
             if not message.is_send:
@@ -114,7 +114,7 @@ def program(plan: Plan, place: Place) -> Program:
         weights={},
         tp=WrittenDown(place.stage.devices, place.tp_rank, written),
         data=NoData(),  # type: ignore[arg-type]
-        courier=GroupedCourier(post),
+        courier=GroupedCourier(start),
     ).run_step(0, 8)
     return written
 
@@ -232,6 +232,24 @@ def test_sends_are_held_where_the_schedule_turns(stage_index: int, expected: str
 def test_a_held_send_that_nothing_follows_is_an_error() -> None:
     courier = GroupedCourier(lambda messages: [])
     courier.is_holding = True
-    courier.send(torch.zeros(1), 1, tag=0)
+    sending = courier.send(torch.zeros(1), 1)
     with pytest.raises(AssertionError, match="no receive came"):
-        courier.finish()
+        sending.wait()
+
+
+def test_a_receive_that_is_posted_ahead_holds_nothing_up() -> None:
+    started: list[list[tuple[bool, int, int]]] = []
+
+    def start(messages: Sequence[Message]) -> list[Any]:
+        started.append([(message.is_send, message.peer, message.tag) for message in messages])
+        return []
+
+    courier = GroupedCourier(start)
+    ahead = courier.post(torch.zeros(1), 2, tag=5)
+    courier.send(torch.zeros(1), 1, tag=3)
+    courier.is_holding = True
+    held = courier.send(torch.zeros(1), 1, tag=4)
+    assert started == [[(True, 1, 3)]]
+    ahead.wait()
+    held.wait()
+    assert started == [[(True, 1, 3)], [(True, 1, 4), (False, 2, 5)]]
