@@ -136,7 +136,7 @@ class GroupedCourier:
     def start(self, transfers: list[_Grouped]) -> None:
         """Starts transfers as one group, with the sends that are held."""
         together, self._held = [*self._held, *transfers], []
-        works = self._start([transfer.message for transfer in together])
+        works = list(self._start([transfer.message for transfer in together]))
         for transfer in together:
             transfer.works = works
 
@@ -154,19 +154,24 @@ class _Started:
 
 
 class _Grouped:
-    """A message of a group; `works` once the group has started."""
+    """A message of a group.
+
+    Attributes:
+        works: once the group has started, shared by its messages: each is waited for once, since gloo would
+            wait for another message the second time.
+    """
 
     __slots__ = ("_courier", "message", "works")
 
     def __init__(self, courier: GroupedCourier, message: Message) -> None:
         self._courier, self.message = courier, message
-        self.works: Sequence[dist.Work] | None = None
+        self.works: list[dist.Work] | None = None
 
     def wait(self) -> Tensor:
         if self.works is None:
             assert not self.message.is_send, "a send was held and no receive came"
             self._courier.start([self])
         assert self.works is not None
-        for work in self.works:
-            work.wait()
+        while self.works:
+            self.works.pop().wait()
         return self.message.x

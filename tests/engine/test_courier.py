@@ -253,3 +253,21 @@ def test_a_receive_that_is_posted_ahead_holds_nothing_up() -> None:
     ahead.wait()
     held.wait()
     assert started == [[(True, 1, 3)], [(True, 1, 4), (False, 2, 5)]]
+
+
+def test_a_group_is_waited_for_once_by_all_its_messages() -> None:
+    class Once:
+        def __init__(self) -> None:
+            self.num_waits = 0
+
+        def wait(self) -> None:
+            self.num_waits += 1
+
+    works = [Once(), Once()]
+    courier = GroupedCourier(lambda messages: works)  # type: ignore[arg-type,return-value]
+    courier.is_holding = True
+    held = courier.send(torch.zeros(1), 1)
+    courier.post(torch.zeros(1), 1).wait()
+    held.wait()
+    held.wait()
+    assert [work.num_waits for work in works] == [1, 1]
