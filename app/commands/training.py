@@ -72,12 +72,10 @@ def train(
                     print_json({"run": run.id, "status": run.status})
                 return
             ended = trainer.follow(
-                trainer.Trainer(
-                    store,
-                    settings,
-                    run,
-                    max_restarts=max_restarts,
-                    engine=commands.torchrun if trace_step is None else commands.torchrun_with_trace(trace_step),
+                trainer.Trainer(store, settings, run, max_restarts=max_restarts)
+                if trace_step is None
+                else trainer.Trainer(
+                    store, settings, run, max_restarts=max_restarts, engine=commands.torchrun_with_trace(trace_step)
                 ),
                 signals,
                 actor=person(),

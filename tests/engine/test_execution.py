@@ -34,7 +34,7 @@ def train(rank: int, path: str) -> Any:
 
     first, second, *_ = (document(number, plan) for number, plan in enumerate(plans(), start=1))
     uplink = ScriptedUplink({3: second}) if rank == 0 else None
-    trainer = Trainer(config(), uplink, TraceRequest(step=TRACED, path=Path(path)))
+    trainer = Trainer(config(), uplink, trace=TraceRequest(step=TRACED, path=Path(path)))
     assert trainer.train(first) == "finished"
     return uplink.sent if uplink else None
 
