@@ -304,8 +304,13 @@ def wander(rank: int, dtype: str, is_host: bool) -> Any:
 
 @pytest.mark.parametrize(
     ("dtype", "is_host", "loss", "norm"),
-    [("float64", False, 1e-9, 1e-9), ("float64", True, 1e-9, 1e-9), ("bfloat16", False, 1.5e-3, 0.2)],
-    ids=["float64", "float64 as on GPUs", "bfloat16"],
+    [
+        ("float64", False, 1e-9, 1e-9),
+        ("float64", True, 1e-9, 1e-9),
+        ("bfloat16", False, 1.5e-3, 0.2),
+        ("bfloat16", True, 1.5e-3, 0.2),
+    ],
+    ids=["float64", "float64 as on GPUs", "bfloat16", "bfloat16 as on GPUs"],
 )
 def test_ten_random_switches_keep_the_reference_curve(dtype: str, is_host: bool, loss: float, norm: float) -> None:
     results = run_world(8, wander, dtype, is_host)
