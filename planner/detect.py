@@ -3,7 +3,9 @@
 Pure (no clock, no store). The controller feeds every step that the engine reports; a verdict says which
 devices changed, how, since when, and why (`planner.cause`). What follows from it (episodes, a new plan,
 nothing) is the controller's. Per device a running median of the last steps is compared with the level
-last confirmed; a change beyond the threshold that lasts is confirmed and becomes the new level. Levels
+last confirmed; a change beyond the threshold that lasts is confirmed and becomes the new level. A jump, that
+is a change by a large factor whose samples agree, need not wait for the median: each further slow step would
+cost more than a switch too many. Not where most devices jump at once; that is no device's doing. Levels
 start from the rates that the active plan assumed, and all is forgotten when the plan or the attempt
 changes, except the last rate known of each device.
 
@@ -32,6 +34,8 @@ class Thresholds:
     Args:
         shift: relative change of a running rate, > 0.
         patience_steps: counted steps in a row that it must last.
+        jump: factor from which `patience_steps` samples suffice, without waiting for the running rate.
+        steady: how far, relatively, these samples may differ from each other.
         window_steps: steps in the running median.
         cooldown_steps: counted steps after a switch in which nothing is concluded.
         silence_steps: counted steps without a measurement after which a device is unknown.
@@ -41,13 +45,17 @@ class Thresholds:
 
     shift: float = 0.05
     patience_steps: int = 3
+    jump: float = 1.5
+    steady: float = 0.15
     window_steps: int = 5
     cooldown_steps: int = 3
     silence_steps: int = 10
     link: float = 0.3
 
     def __post_init__(self) -> None:
-        for name in ("shift", "link"):
+        if not self.jump > 1:
+            raise ValueError(f"jump must be above 1, given {self.jump}")
+        for name in ("shift", "steady", "link"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite, given {getattr(self, name)}")
         for name, least in (("patience_steps", 1), ("window_steps", 1), ("cooldown_steps", 0), ("silence_steps", 1)):
@@ -186,10 +194,11 @@ class Detector:
         threshold, patience = self.thresholds.shift, self.thresholds.patience_steps
         for track in self._tracks.values():
             track.compare(step, threshold)
+        jumped = self._jumped()
         changed = [
             device
             for device, track in self._tracks.items()
-            if track.num_off >= patience or (track.num_off and math.isinf(track.median()))
+            if track.num_off >= patience or device in jumped or (track.num_off and math.isinf(track.median()))
         ]
         eased = [
             device for device, track in self._tracks.items() if track.cause == "data" and track.num_in_band >= patience
@@ -200,6 +209,21 @@ class Detector:
                 self._tracks[device].cause = None
         if changed:
             yield from self._explained(changed, step)
+
+    def _jumped(self) -> set[int]:
+        """Devices that jumped while all others, at least half of all, stayed; what they did before is forgotten."""
+        thresholds, num_samples = self.thresholds, self.thresholds.patience_steps
+        jumped = {
+            device
+            for device, track in self._tracks.items()
+            if track.num_off and track.has_jumped(thresholds.jump, thresholds.steady, num_samples)
+        }
+        others = [track for device, track in self._tracks.items() if device not in jumped]
+        if len(jumped) > len(others) or not all(track.is_calm(thresholds.steady, num_samples) for track in others):
+            return set()
+        for device in jumped:
+            self._tracks[device].keep_last(num_samples)
+        return jumped
 
     def _explained(self, changed: Sequence[int], step: int) -> Iterable[Verdict]:
         onset = min(self._tracks[device].off_step for device in changed)

@@ -89,6 +89,25 @@ class DeviceTrack:
         if (latest > 1 + threshold) if is_up else (latest < 1 - threshold):
             self.num_off += 1
 
+    def has_jumped(self, factor: float, steady: float, num_samples: int) -> bool:
+        """Whether the last samples all left the level by more than a factor, one way, and agree with each other."""
+        tail = list(self.samples)[-num_samples:]
+        if self.num_silent or len(tail) < num_samples:
+            return False
+        ratios = [over(rate, self.level) for rate in tail]
+        has_left = min(ratios) > factor or max(ratios) < 1 / factor
+        return has_left and max(tail) <= min(tail) * (1 + steady)
+
+    def is_calm(self, tolerance: float, num_samples: int) -> bool:
+        """Whether the last samples, if any, are about at the level."""
+        tail = list(self.samples)[-num_samples:]
+        return not tail or abs(over(statistics.median(tail), self.level) - 1) <= tolerance
+
+    def keep_last(self, num_samples: int) -> None:
+        """Forgets what was before a jump."""
+        while len(self.samples) > num_samples:
+            self.samples.popleft()
+
     def _onset(self, step: int, threshold: float) -> int:
         """The step of the oldest sample of the unbroken off tail that turned the median."""
         tail = 0

@@ -161,7 +161,8 @@ def test_a_straggler_leads_to_a_switch_and_its_recovery_to_another(rig: Rig) -> 
 
 def test_the_switch_follows_within_three_rounds_of_the_verdict(rig: Rig) -> None:
     inject(rig, 3, 2.57)
-    rig.steps(6)  # one takes the command up; two turn the median, three are patience
+    rig.steps(3)  # one takes the command up, three make a jump
+    assert rig.statuses() == {1: "active"}
     while rig.statuses().get(2) is None:
         rig.steps(1)
     for _ in range(2):
@@ -284,11 +285,11 @@ def test_steps_tell_what_a_lost_answer_did_not(rig: Rig, refusal: str) -> None:
 
 
 def test_a_new_attempt_starts_over(rig: Rig) -> None:
-    rig.steps(4, d3=2.57)
+    rig.steps(2, d3=2.57)
     rig.engine = FakeEngine(rig.bus, rig.run.id, rig.clock, attempt="b")
     rig.engine.start()
     rig.turn()
-    rig.steps(3, d3=2.57)
+    rig.steps(2, d3=2.57)
     assert rig.statuses() == {1: "active"}, "what the first attempt saw does not count"
     rig.steps(4, d3=2.57)
     assert rig.statuses()[2] in ("switching", "active")
@@ -353,9 +354,9 @@ def test_a_restart_gives_up_the_plan_that_was_coming(rig: Rig) -> None:
 
 
 def test_a_restart_clears_what_the_detector_had_seen(rig: Rig) -> None:
-    rig.steps(4, d3=2.57)  # one step more and it would be a shift
+    rig.steps(2, d3=2.57)  # one step more and it would be a shift
     rig.restart(attempt="b", step=9)
-    rig.steps(3, d3=2.57)
+    rig.steps(2, d3=2.57)
     assert rig.statuses() == {1: "active"}
 
 

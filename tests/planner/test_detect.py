@@ -95,21 +95,52 @@ def test_situations_name_the_slow_devices_and_no_other(situation: str, slow: dic
 def test_confirmed_after_patience_with_the_step_it_began() -> None:
     run = Run()
     run.feed(10, rates())
-    assert run.feed(4, rates(d3=2.57)) == [], "two steps to turn the median, then three in a row"
-    (verdict,) = run.feed(1, rates(d3=2.57))
+    assert run.feed(4, rates(d3=1.4)) == [], "two steps to turn the median, then three in a row"
+    (verdict,) = run.feed(1, rates(d3=1.4))
     assert (verdict.start_step, verdict.step) == (10, 14)
-    assert verdict.rates == {3: 2.57}
-    assert verdict.evidence["samples"] == {"3": [2.57] * 5}
+    assert verdict.rates == {3: 1.4}
+    assert verdict.evidence["samples"] == {"3": [1.4] * 5}
     assert verdict.evidence["reference"] == {"3": 1.0}
     assert verdict.evidence["peers"] == {"count": 7, "median": 1.0, "highest": 1.0}
     json.dumps(verdict.evidence, allow_nan=False)
+
+
+def test_a_jump_is_confirmed_by_three_samples_that_agree() -> None:
+    run = Run()
+    run.feed(10, rates())
+    assert run.feed(2, rates(d3=2.57)) == []
+    (verdict,) = run.feed(1, rates(d3=2.7))
+    assert (verdict.start_step, verdict.step, verdict.rates) == (10, 12, {3: 2.57})
+    assert verdict.evidence["samples"] == {"3": [2.57, 2.57, 2.7]}, "what was before the jump is no evidence of it"
+    assert named(run.feed(3, rates())) == {("device", "recovered", (3,))}, "back as fast as there"
+
+
+def test_two_devices_may_jump_at_once() -> None:
+    run = Run()
+    run.feed(10, rates())
+    assert named(run.feed(3, rates(d2=2.57, d6=12.53))) == {("device", "slower", (2,)), ("device", "slower", (6,))}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "why"),
+    [
+        (lambda step: rates(d3=(2.0, 3.0, 4.0)[step % 3])(step), "the samples do not agree"),
+        (lambda step: rates(1.2, d3=3.0)(step), "the others did not stay"),
+        (lambda step: rates(3.0, d0=1.0)(step), "most jumped"),
+    ],
+)
+def test_what_is_no_jump_needs_patience(vectors: Callable[[int], Sequence[float]], why: str) -> None:
+    run = Run()
+    run.feed(10, rates())
+    assert run.feed(4, vectors) == [], why
 
 
 @pytest.mark.parametrize(
     ("vectors", "why"),
     [
         (lambda step: rates(d3=9.0 if step % 5 == 0 else 1.0)(step), "single spikes do not turn a median"),
-        (lambda step: rates(d3=4.0 if 20 <= step < 24 else 1.0)(step), "a burst ends before patience does"),
+        (lambda step: rates(d3=4.0 if 20 <= step < 22 else 1.0)(step), "a burst ends before it is a jump"),
+        (lambda step: rates(d3=1.4 if 20 <= step < 24 else 1.0)(step), "a burst ends before patience does"),
         (lambda step: rates(d3=1.049)(step), "inside the band for ever"),
         (lambda step: rates(3.0 if 20 <= step < 23 else 1.0)(step), "three heavy steps for everyone"),
         (lambda step: [NAN if step % 2 else 1.0] * 8, "every other measurement is missing"),
@@ -315,7 +346,10 @@ def test_a_switch_starts_over_and_cools_down() -> None:
     assert run.detector.shifted() == ()
     assert run.feed(20, rates(d3=2.57)) == [], "as assumed"
     run.switch(SPARE, {3: 2.57})
-    assert run.feed(5, rates(d3=5.42)) == [], "cool-down of three, then patience of three"
+    assert run.feed(5, rates(d3=3.2)) == [], "cool-down of three, then patience of three"
+    assert named(run.feed(1, rates(d3=3.2))) == {("device", "slower", (3,))}
+    run.switch(SPARE, {3: 2.57})
+    assert run.feed(3, rates(d3=5.42)) == [], "cool-down of three"
     assert named(run.feed(1, rates(d3=5.42))) == {("device", "slower", (3,))}
 
 
@@ -353,7 +387,8 @@ def test_a_step_time_that_grew_with_a_rate_is_not_the_link() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"shift": 0.0}, {"shift": NAN}, {"patience_steps": 0}, {"window_steps": 0}, {"cooldown_steps": -1}]
+    "wrong",
+    [{"shift": 0.0}, {"shift": NAN}, {"patience_steps": 0}, {"window_steps": 0}, {"jump": 1.0}, {"cooldown_steps": -1}],
 )
 def test_thresholds_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="given"):
