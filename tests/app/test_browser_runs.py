@@ -143,7 +143,7 @@ def test_a_run_from_its_form_to_its_end(installation: Installation, page: Any) -
     page.wait_for_selector("text=No injection is open.")
     page.wait_for_selector("text=/Report of play S2.*/")
 
-    page.goto(f"{installation.url}/runs?text=page&started=1")
+    page.goto(f"{installation.url}/?text=page&started=1")
     page.wait_for_selector("text=its first step")
     assert page.get_by_placeholder("Filter by name").input_value() == "page"
 
