@@ -129,8 +129,8 @@ def _cells(snapshot: Snapshot, why_not: str) -> list[str]:
         q.number(run.loss),
         q.number(figures.tokens_per_s),
         _meter(figures.efficiency),
-        f"{link(f'v{snapshot.active_version}', 'plans', here | {'version': snapshot.active_version})} "
-        f'<span class="muted">{run.mode}</span>',
+        f"{link(f'v{snapshot.active_version}', 'plans', here | {'version': snapshot.active_version})}"
+        f'<span class="sub">{run.mode}</span>',
         _age(snapshot),
         escape(started_by(snapshot)),
         _menu(run, why_not),
@@ -148,7 +148,7 @@ def _slow(slow: dict[int, float]) -> str:
     if not slow:
         return '<span class="muted">none</span>'
     shown = [f"<b>{device}</b> {q.rate(rate)}" for device, rate in list(slow.items())[:2]]
-    more = f' <span class="muted">and {len(slow) - 2} more</span>' if len(slow) > 2 else ""
+    more = f'<span class="sub">and {len(slow) - 2} more</span>' if len(slow) > 2 else ""
     return ", ".join(shown) + more
 
 
@@ -172,7 +172,7 @@ def _age(snapshot: Snapshot) -> str:
     run = snapshot.run
     if not run.is_open:
         ended = (snapshot.now - run.ended_at).total_seconds() if run.ended_at else None
-        return f'<span data-tip="{q.clock(run.ended_at, now=snapshot.now)}">ended {escape(q.age(ended))} ago</span>'
+        return f'<span data-tip="{q.clock(run.ended_at, now=snapshot.now)}">{escape(q.age(ended))} ago<span class="sub">ended</span></span>'
     if snapshot.data_age_s is None:
         return "none yet"
     note = ' <b class="muted">stale</b>' if snapshot.is_stale else ""
