@@ -161,7 +161,9 @@ def _domains(heights: Sequence[int]) -> tuple[list[tuple[float, float]], int]:
 def _x_axis(chart: RateChart, palette: Palette, ends: tuple[float, float]) -> dict[str, Any]:
     axis: dict[str, Any] = {
         "anchor": "y3",
-        "range": list(ends),
+        # No `range` of ours: one that grows with the run would win over a person's zoom at each refresh.
+        "autorange": True,
+        "autorangeoptions": {"include": list(ends), "clipmin": ends[0], "clipmax": ends[1]},
         "gridcolor": palette.line,
         "linecolor": palette.line,
         "zeroline": False,

@@ -12,7 +12,7 @@ __all__ = ["browser", "installation", "page", "pytestmark", "watched"]  # fixtur
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_loads_clean(installation: Installation, page: Any, watched: Watched, scheme: str) -> None:  # noqa: F811
+def test_loads_clean(installation: Installation, page: Any, watched: Watched, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
     page.goto(f"{installation.url}/stragglers?run=1")
     page.wait_for_selector(".plot .main-svg")
@@ -21,7 +21,7 @@ def test_loads_clean(installation: Installation, page: Any, watched: Watched, sc
     assert watched.problems == []
 
 
-def test_one_choice_in_grid_list_and_address_survives_a_reload(installation: Installation, page: Any) -> None:  # noqa: F811
+def test_one_choice_in_grid_list_and_address_survives_a_reload(installation: Installation, page: Any) -> None:
     page.goto(f"{installation.url}/stragglers?run=1")
     page.locator("button.cell[data-pick='5']").click()
     page.wait_for_url("**devices=5")
@@ -37,16 +37,17 @@ def test_one_choice_in_grid_list_and_address_survives_a_reload(installation: Ins
     page.wait_for_function("document.querySelector('.plot').data.filter((trace) => trace.name).length === 3")
 
 
-def test_zoom_and_unfolded_evidence_survive_refreshes(installation: Installation, page: Any) -> None:  # noqa: F811
+def test_zoom_and_unfolded_evidence_survive_refreshes(installation: Installation, page: Any) -> None:
     page.goto(f"{installation.url}/stragglers?run=1&devices=3")
     page.wait_for_selector(".plot .main-svg")
-    page.locator("details.evidence summary").click()
+    before = page.evaluate("document.querySelector('.plot').layout.xaxis.range")
     box = page.locator(".plot").bounding_box()
     page.mouse.move(box["x"] + 400, box["y"] + 150)
     page.mouse.down()
     page.mouse.move(box["x"] + 700, box["y"] + 150, steps=5)
     page.mouse.up()
-    page.wait_for_function("document.querySelector('.plot').layout.uirevision.startsWith('1/')")
+    page.wait_for_function(f"document.querySelector('.plot').layout.xaxis.range[0] > {before[0] + 10}")
+    page.locator("details.evidence summary").click()
     zoomed = page.evaluate("document.querySelector('.plot').layout.xaxis.range")
     newest = "document.querySelector('.plot').data.find((trace) => trace.name).x.at(-1)"
     seen = page.evaluate(newest)
@@ -59,7 +60,7 @@ def test_zoom_and_unfolded_evidence_survive_refreshes(installation: Installation
     assert download.value.suggested_filename == "run-1-episode-1-evidence.json"
 
 
-def test_a_row_leads_to_its_steps_and_a_plan_in_the_band_to_its_page(installation: Installation, page: Any) -> None:  # noqa: F811
+def test_a_row_leads_to_its_steps_and_a_plan_in_the_band_to_its_page(installation: Installation, page: Any) -> None:
     page.goto(f"{installation.url}/stragglers?run=1&range=100")
     page.locator("table[aria-label=Episodes] a", has_text="step 90").click()
     page.wait_for_url("**devices=3&range=70-&episode=1")
@@ -78,7 +79,7 @@ def test_a_row_leads_to_its_steps_and_a_plan_in_the_band_to_its_page(installatio
     page.wait_for_url("**/plans?run=1&version=2")
 
 
-def test_a_click_on_the_strip_chooses_its_device(installation: Installation, page: Any) -> None:  # noqa: F811
+def test_a_click_on_the_strip_chooses_its_device(installation: Installation, page: Any) -> None:
     page.goto(f"{installation.url}/stragglers?run=1")
     page.wait_for_selector(".plot .main-svg")
     place = page.evaluate(
