@@ -122,7 +122,7 @@ def rate_chart(chart: RateChart, palette: Palette, *, revision: str) -> dict[str
         "shapes": [
             *_shades(chart, palette, domains[0]),
             *_switch_lines(chart, palette),
-            *heat_strip.outlines(chart.chosen, palette, "y3"),
+            *heat_strip.outlines(chart.chosen if len(chart.chosen) < chart.num_devices else (), palette, "y3"),
         ],
         "annotations": [
             _title(palette, domains[0], "Rate", rate_lines.legend(chart.lines, palette)),
