@@ -9,7 +9,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.dashboard import frame
-from app.dashboard.views import inject, live, plans, runs
+from app.dashboard.views import inject, live, plans, runs, stragglers
 from db.errors import StoreError
 
 REFRESH_BROKEN_S = 3.0
@@ -19,6 +19,7 @@ frame.PAGES.update(
     {
         "runs": st.Page(runs.show, title=RUNS, url_path="runs", default=True),
         "live": st.Page(live.show, title="Live", url_path="live"),
+        "stragglers": st.Page(stragglers.show, title="Stragglers", url_path="stragglers"),
         "inject": st.Page(inject.show, title="Inject", url_path="inject"),
         "plans": st.Page(plans.show, title="Plans", url_path="plans"),
     }

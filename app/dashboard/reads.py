@@ -16,14 +16,17 @@ from datetime import datetime
 
 import streamlit as st
 
+from app.dashboard.rate_feed import RateFeed, RatePicture
 from app.dashboard.snapshot import Snapshot
-from db import audit, commands, episodes, heartbeats, history, injections, plans, runs
+from db import audit, commands, episodes, heartbeats, history, injections, plans, rates, runs
 from db.audit import AuditView
 from db.commands import CommandView
+from db.episodes import EpisodeView
 from db.heartbeats import BeatView
 from db.history import DeviceView, RateWindow, StepView
 from db.messages import utc_now
 from db.plans import PlanView
+from db.rates import RateBlock, SampleSpan
 from db.runs import RunView
 from db.settings import Settings
 from db.store import Store
@@ -37,6 +40,9 @@ ENDED_FRESH_S = 20.0
 MAX_POINTS = 1200
 """Steps kept of one series; twice as many before it is thinned again."""
 
+WINDOWS = (100, 500, 5_000)
+"""Last steps that are followed with more points than the whole run."""
+
 WINDOW_STEPS = 3
 """Train steps whose median is a device's rate now."""
 
@@ -48,6 +54,18 @@ MAX_FOLLOWED = 16
 
 LOOK_BACK_STEPS = 500
 """How far back a feed looks for the last word of a device that is silent when it begins."""
+
+SAMPLES_AT_ONCE = 60_000
+"""Samples summed up by one query of a rate feed over all devices, which reads them in a row."""
+
+SAMPLES_FOUND_AT_ONCE = 20_000
+"""The same over chosen devices, whose samples are found one by one."""
+
+MAX_EPISODES = 2_000
+"""Episodes of a run that are listed, newest first."""
+
+SNAPSHOT_EPISODES = 500
+"""Episodes that every snapshot carries."""
 
 RELOAD_S = 30.0
 """Everything but steps is read in full this often, in between only what is new."""
@@ -112,6 +130,48 @@ def steps(run: int, *, num_last: int | None) -> Sequence[StepView]:
 def device_rates(run: int, device: int, *, since_step: int | None) -> list[tuple[int, float]]:
     """One device's `(step, rate)` series, newest samples complete, thinned."""
     return _feed(str(store()), run).device_rates(device, since_step)
+
+
+def steps_between(run: int, first: int, last: int) -> Sequence[StepView]:
+    """The steps of a range, both ends included, thinned."""
+    found = snapshot(run)
+    newest = found.run.step
+    if newest is not None and last >= newest and last - first + 1 in WINDOWS:
+        return _feed(str(store()), run).window(last - first + 1)
+    known = [step for step in found.steps if first <= step.step <= last]
+    if len(known) >= min(MAX_POINTS // 4, last - first + 1):
+        return known
+    return _steps_between(str(store()), run, found.run.attempt, first, last)
+
+
+def rate_picture(
+    run: int, devices: tuple[int, ...] | None, first: int, last: int, *, width: int, data: str, budget_s: float
+) -> RatePicture:
+    """Rates of a range in blocks, as far as they could be read within the budget; later calls go on from there.
+
+    Args:
+        devices: None: all.
+        width: steps a block, a power of two.
+        data: `raw`, `minute` (what was rolled up), or `auto`: rolled up as far back as there are no raw samples.
+    """
+    found = snapshot(run)
+    if found.run.step is None:
+        return RatePicture(blocks=(), width=width, missing=0.0)
+    attempt = found.steps[-1].attempt if found.steps else None
+    number = found.run.config.num_devices if devices is None else len(devices)
+    feed = _rate_feed(str(store()), run, attempt, devices, width, data, max(1, number))
+    return feed.read(first, last, newest_step=found.run.step, budget_s=budget_s)
+
+
+def sample_span(run: int) -> SampleSpan:
+    """Which steps have raw and which rolled-up samples."""
+    return _sample_span(str(store()), run)
+
+
+def episodes_of(run: int) -> Sequence[EpisodeView]:
+    """Episodes of a run, newest first, `MAX_EPISODES` at most."""
+    found = snapshot(run).episodes
+    return found if len(found) < SNAPSHOT_EPISODES else _episodes(str(store()), run)
 
 
 def plan(run: int, version: int) -> PlanView:
@@ -180,6 +240,49 @@ def _commands(run: int) -> list[CommandView]:
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)
 def _audit(run: int) -> list[AuditView]:
     return audit.entries(store(), run, limit=300)
+
+
+@st.cache_resource(show_spinner=False, ttl=ENDED_FRESH_S, max_entries=50)
+def _steps_between(_store_name: str, run: int, attempt: str | None, first: int, last: int) -> list[StepView]:
+    del attempt  # a new one has other steps
+    return history.steps(store(), run, since_step=first, until_step=last, max_points=MAX_POINTS)
+
+
+@st.cache_resource(show_spinner=False, ttl=RELOAD_S, max_entries=50)
+def _sample_span(_store_name: str, run: int) -> SampleSpan:
+    return rates.span(store(), run)
+
+
+@st.cache_resource(show_spinner=False, ttl=5.0, max_entries=20)
+def _episodes(_store_name: str, run: int) -> list[EpisodeView]:
+    return episodes.all_episodes(store(), run, limit=MAX_EPISODES)
+
+
+@st.cache_resource(show_spinner=False, max_entries=24)
+def _rate_feed(
+    _store_name: str,
+    run: int,
+    attempt: str | None,
+    devices: tuple[int, ...] | None,
+    width: int,
+    data: str,
+    num_devices: int,
+) -> RateFeed:
+    del attempt  # a new one has other steps
+
+    def fetch(first: int, last: int) -> list[RateBlock]:
+        first_raw = (sample_span(run).raw or (0, 0))[0] if data == "auto" else 0 if data == "raw" else last + 1
+        found: list[RateBlock] = []
+        if first < first_raw:
+            until = min(last, first_raw - 1)
+            found += rates.minute_blocks(store(), run, devices=devices, since_step=first, until_step=until, width=width)
+        if last >= first_raw:
+            since = max(first, first_raw)
+            found += rates.raw_blocks(store(), run, devices=devices, since_step=since, until_step=last, width=width)
+        return found
+
+    at_once = SAMPLES_AT_ONCE if devices is None else SAMPLES_FOUND_AT_ONCE
+    return RateFeed(fetch, width=width, max_steps=at_once // num_devices)
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)
@@ -290,7 +393,7 @@ class _Feed:
             heard_at=dict(self._heard_at),
             devices=self._devices,
             plans=sorted(self._plans.values(), key=lambda entry: -entry.version),
-            episodes=episodes.all_episodes(db, self._run, limit=500),
+            episodes=episodes.all_episodes(db, self._run, limit=SNAPSHOT_EPISODES),
             injections=injections.all_injections(db, self._run, limit=200),
             switches=history.switches(db, self._run),
             evaluations=history.evaluations(db, self._run, limit=MAX_POINTS),
