@@ -94,8 +94,16 @@ def test_what_is_no_bundle_is_refused(text: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("rates", {"x": 1}), ("rates", {"3": -1}), ("rates", None), ("cluster", {}), ("profile", []), ("current", "p"), ("time_limit_s", "x")],
-)  # fmt: skip
+    [
+        ("rates", {"x": 1}),
+        ("rates", {"3": -1}),
+        ("rates", None),
+        ("cluster", {}),
+        ("profile", []),
+        ("current", "p"),
+        ("time_limit_s", "x"),
+    ],
+)
 def test_a_malformed_job_is_refused_and_not_a_traceback(story: SeededRun, field: str, value: object) -> None:
     document = json.loads(bundle(story, 2).to_text())
     document["job"][field] = value

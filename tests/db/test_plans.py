@@ -234,7 +234,7 @@ def test_plans_are_selected_sorted_and_counted(
 
 
 def test_a_selection_refuses_what_is_not_sortable() -> None:
-    with pytest.raises(InputError, match="sorted by one of version, .*, given 'document'"):
+    with pytest.raises(InputError, match=r"sorted by one of version, .*, given 'document'"):
         plans.Selection(sort="document")
 
 

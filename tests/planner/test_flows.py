@@ -56,11 +56,14 @@ def test_the_same_node_sends_before_another_one() -> None:
         num_layers=16,
         micro_batch_size=1,
         pipelines=(
-            Pipeline(num_micro_batches=8, stages=(Stage(devices=(0,), layers=(0, 8)), Stage(devices=(2,), layers=(8, 16)))),
+            Pipeline(
+                num_micro_batches=8,
+                stages=(Stage(devices=(0,), layers=(0, 8)), Stage(devices=(2,), layers=(8, 16))),
+            ),
             old.pipelines[1],
         ),
         standby=(1, 3),
-    )  # fmt: skip
+    )
     assert {(flow.source, flow.target, flow.is_within_node) for flow in flows(old, new, nodes=NODES)} == {
         (1, 0, True),
         (3, 2, True),
@@ -73,12 +76,15 @@ def test_a_failed_device_sends_nothing() -> None:
         num_layers=16,
         micro_batch_size=1,
         pipelines=(
-            Pipeline(num_micro_batches=8, stages=(Stage(devices=(0,), layers=(0, 8)), Stage(devices=(2,), layers=(8, 16)))),
+            Pipeline(
+                num_micro_batches=8,
+                stages=(Stage(devices=(0,), layers=(0, 8)), Stage(devices=(2,), layers=(8, 16))),
+            ),
             old.pipelines[1],
         ),
         standby=(3,),
         failed=(1,),
-    )  # fmt: skip
+    )
     found = flows(old, new, nodes=NODES)
     assert 1 not in {flow.source for flow in found}
     assert {(flow.source, flow.is_within_node) for flow in found if flow.target == 0} == {(5, False)}, (
