@@ -90,9 +90,10 @@ def verdict(
     )
     kind = "good" if decision.is_worth else "bad"
     mark = "✓" if decision.is_worth else "!"
+    reason = decision.reason.replace("->", "→")
     return (
         f'<p class="verdict {kind}"><span aria-hidden="true">{mark}</span> The controller would say '
-        f"{escape(decision.reason.replace("->", "→"))}.</p>"
+        f"{escape(reason)}.</p>"
     )
 
 

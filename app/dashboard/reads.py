@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -52,6 +52,9 @@ LOOK_BACK_STEPS = 500
 
 CALIBRATION_FRESH_S = 5.0
 """Predictions against measurements change slowly."""
+
+DOWNLOAD_FRESH_S = 10.0
+"""A download that is at hand is made anew this often."""
 
 RELOAD_S = 30.0
 """Everything but steps is read in full this often, in between only what is new."""
@@ -168,17 +171,9 @@ def plan_job(run: int, version: int) -> PlanJob | None:
     return plans.job(store(), run, version)
 
 
-def all_selected(opened: Store, run: int, selection: Selection) -> Iterator[tuple[PlanView, SwitchView | None]]:
-    """Every selected plan with the last switch to it, for a download; read in portions, not cached.
-
-    Args:
-        opened: the store; a download is made outside of the page's own run.
-    """
-    offset = 0
-    while portion := plans.all_plans(opened, run, selection=selection, limit=plans.PORTION, offset=offset):
-        switches = last_switches(history.switches(opened, run, versions=[plan.version for plan in portion]))
-        yield from ((plan, switches.get(plan.version)) for plan in portion)
-        offset += len(portion)
+def all_selected(run: int, selection: Selection) -> list[tuple[PlanView, SwitchView | None]]:
+    """Every selected plan with the last switch to it, for a download; read in portions, a few seconds old at most."""
+    return _all_selected(run, selection)
 
 
 def command(id: int) -> CommandView:
@@ -228,6 +223,16 @@ def _plan_page(run: int, selection: Selection, limit: int, offset: int) -> list[
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
 def _num_plans(run: int, selection: Selection) -> int:
     return plans.count(store(), run, selection)
+
+
+@st.cache_resource(show_spinner=False, ttl=DOWNLOAD_FRESH_S, max_entries=4)
+def _all_selected(run: int, selection: Selection) -> list[tuple[PlanView, SwitchView | None]]:
+    found: list[tuple[PlanView, SwitchView | None]] = []
+    while portion := plans.all_plans(store(), run, selection=selection, limit=plans.PORTION, offset=len(found)):
+        versions = [plan.version for plan in portion]
+        switches = last_switches(history.switches(store(), run, versions=versions))
+        found += [(plan, switches.get(plan.version)) for plan in portion]
+    return found
 
 
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)

@@ -58,10 +58,7 @@ def _shown(value: Any) -> str:
         pipelines = plan.get("pipelines", []) if isinstance(plan, dict) else []
         shape = "; ".join(
             f"{pipeline.get('num_micro_batches')} micro-batches: "
-            + ", ".join(
-                f"{'+'.join(map(str, stage.get('devices', [])))} layers {q.DASH.join(map(str, stage.get('layers', [])))}"
-                for stage in pipeline.get("stages", [])
-            )
+            + ", ".join(_stage(stage) for stage in pipeline.get("stages", []))
             for pipeline in pipelines
             if isinstance(pipeline, dict)
         )
@@ -69,6 +66,11 @@ def _shown(value: Any) -> str:
         return f'<span class="wrap">{escape((step + shape)[:MAX_LENGTH])}</span>'
     number = _number(value)
     return q.UNKNOWN if value is None else escape(f"{number:.9g}" if isinstance(value, float) else str(value))
+
+
+def _stage(stage: Any) -> str:
+    devices, layers = ("+".join(map(str, stage.get("devices", []))), list(map(str, stage.get("layers", []))))
+    return f"{devices} layers {q.DASH.join(layers)}"
 
 
 def _number(value: Any) -> float | None:

@@ -25,6 +25,9 @@ from db.plans import SORTS, PlanView, Selection
 
 REFRESH_S = 1.5
 PER_PAGE = 12
+AT_HAND = 200
+"""Up to so many plans a download is at hand; more are prepared when asked for."""
+
 VIEWS = {"plans": "Plans", "calibration": "Predicted against measured", "replay": "Replay a bundle"}
 STATUSES = (
     *("queued", "solving", "ready", "approved", "switching"),
@@ -163,7 +166,7 @@ def _list(snapshot: Snapshot, ticked: list[int]) -> tuple[Selection, int]:
         st.session_state["plans_sorting"] = sorting.toggled(target[1]["column"])
         st.rerun(scope="fragment")
     frame.follow(target)
-    _foot(run, selection, ticked)
+    _foot(run, selection, ticked, number)
     return selection, page
 
 
@@ -188,19 +191,24 @@ def _selection(run: int) -> Selection:
     )
 
 
-def _foot(run: int, selection: Selection, ticked: list[int]) -> None:
-    opened = reads.store()
-
-    def rows() -> list[dict[str, object]]:
-        return [plan_table.record(plan, switch) for plan, switch in reads.all_selected(opened, run, selection)]
-
+def _foot(run: int, selection: Selection, ticked: list[int], number: int) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        name = f"run-{run}-plans"
-        for kind, mime, write in (("csv", "text/csv", csv_text), ("json", "application/json", json_text)):
+        if number > AT_HAND:
+            st.button(
+                f"Prepare {number:,} plans",
+                key="plans_prepare",
+                icon=":material/hourglass:",
+                help="All plans that the filters leave, as a file to download.",
+                on_click=_prepare,
+                args=(run, selection),
+            )
+        prepared = st.session_state.get("plans_prepared", {})
+        texts = prepared.get((run, selection)) if number > AT_HAND else _texts(run, selection)
+        for kind, mime in (("csv", "text/csv"), ("json", "application/json")) if texts else ():
             st.download_button(
                 kind.upper(),
-                _made(rows, write),
-                f"{name}.{kind}",
+                texts[kind],
+                f"run-{run}-plans.{kind}",
                 mime,
                 icon=":material/download:",
                 key=f"plans_{kind}",
@@ -211,9 +219,14 @@ def _foot(run: int, selection: Selection, ticked: list[int]) -> None:
         picture(f'<p class="muted">{hints[min(len(ticked), 2)]}</p>', key="plans_hint")
 
 
-def _made(rows: Callable[[], list[dict[str, object]]], write: Callable[..., str]) -> Callable[[], str]:
-    """A download that is made when it is asked for."""
-    return lambda: write(rows())
+def _prepare(run: int, selection: Selection) -> None:
+    """Many plans are read once, when somebody asks for them, and not at every refresh."""
+    st.session_state["plans_prepared"] = {(run, selection): _texts(run, selection)}
+
+
+def _texts(run: int, selection: Selection) -> dict[str, str]:
+    rows = [plan_table.record(plan, switch) for plan, switch in reads.all_selected(run, selection)]
+    return {"csv": csv_text(rows), "json": json_text(rows)}
 
 
 def _restore(key: str, given: Callable[[], object]) -> None:
