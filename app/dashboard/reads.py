@@ -56,6 +56,9 @@ CALIBRATION_FRESH_S = 5.0
 DOWNLOAD_FRESH_S = 10.0
 """A download that is at hand is made anew this often."""
 
+MAX_RAN = 1000
+"""Plans whose predictions are compared with what was measured."""
+
 RELOAD_S = 30.0
 """Everything but steps is read in full this often, in between only what is new."""
 
@@ -162,7 +165,7 @@ def plan_steps(run: int, version: int) -> tuple[int, int, int] | None:
 
 
 def plans_that_ran(run: int) -> list[PlanRun]:
-    """Every plan that was ever active, oldest first."""
+    """The last `MAX_RAN` plans that were ever active, oldest first."""
     return _plans_that_ran(run)
 
 
@@ -263,7 +266,7 @@ def _plan_steps(run: int, version: int) -> tuple[int, int, int] | None:
 
 @st.cache_resource(show_spinner=False, ttl=CALIBRATION_FRESH_S, max_entries=20)
 def _plans_that_ran(run: int) -> list[PlanRun]:
-    return plans.all_that_ran(store(), run)
+    return plans.all_that_ran(store(), run, limit=MAX_RAN)
 
 
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)

@@ -1,4 +1,4 @@
-"""Predicted against measured, for every plan of a run that ran. Layout only; drawn by `calibration`."""
+"""Predicted against measured, for the plans of a run that ran. Layout only; drawn by `calibration`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ def show(snapshot: Snapshot) -> None:
     picture(calibration.summary(found, len(ran)), key="plans_calibration_head")
     if not found:
         return
+    if len(ran) >= reads.MAX_RAN:
+        picture(f'<p class="muted">These are the last {reads.MAX_RAN:,} plans that ran.</p>', key="plans_cut")
     colours = palette.DARK if st.context.theme.type == "dark" else palette.LIGHT
     drawing = calibration.figure(found, palette=colours, revision=f"calibration-{run}")
     plot(drawing, key="plans_calibration", alt=calibration.description(found))
