@@ -178,8 +178,13 @@ def explanation(entry: Outcome, episodes: Sequence[EpisodeView], num_steps: int 
         num_steps: steps that ran under it; None if unknown.
     """
     end = entry.until_at
-    began = [item for item in episodes if _is_inside(item.start_at, entry.active_at, end)]
-    ended = [item for item in episodes if item.end_at is not None and _is_inside(item.end_at, entry.active_at, end)]
+    is_slower = entry.error > 0  # a device that slows down explains only that, one that recovers only the opposite
+    began = [item for item in episodes if is_slower and _is_inside(item.start_at, entry.active_at, end)]
+    ended = [
+        item
+        for item in episodes
+        if not is_slower and item.end_at is not None and _is_inside(item.end_at, entry.active_at, end)
+    ]
     parts = [f"device {item.device} slowed to {q.rate(item.peak)} while it ran" for item in began[:2]]
     if len(began) > 2:
         parts.append(f"{len(began) - 2} more slowed")
@@ -191,7 +196,7 @@ def explanation(entry: Outcome, episodes: Sequence[EpisodeView], num_steps: int 
     if entry.bound_s is not None and entry.measured_s < entry.bound_s:
         return "faster than the bound at the rates it was made for: devices ran better than they were measured"
     slower = "slower" if entry.error > 0 else "faster"
-    return f"no rate changed while it ran: the step is {slower} than the profile says, calibrate again"
+    return f"no rate changed that explains it: the step is {slower} than the profile says, calibrate again"
 
 
 def large_errors(

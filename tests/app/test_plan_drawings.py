@@ -255,8 +255,9 @@ def test_the_figure_has_no_holes_and_keeps_the_worst() -> None:
     [
         ([episode(5, start=250, rate=5.42)], 4.0, 60, "device 5 slowed to 5.42x while it ran"),
         ([episode(3, start=100, end=250)], 1.5, 60, "device 3 recovered while it ran"),
-        ([episode(3, start=20, end=30), episode(4, start=900)], 3.0, 60, "no rate changed while it ran: the step is"),
+        ([episode(3, start=20, end=30), episode(4, start=900)], 3.0, 60, "no rate changed that explains it: the step"),
         ([], 3.0, 2, "only 2 steps ran"),
+        ([episode(5, start=250)], 1.5, 60, "no rate changed that explains it: the step is faster"),
         ([], 0.5, 60, "faster than the bound"),
         ([], 1.5, None, "the step is faster than the profile says"),
     ],
