@@ -64,6 +64,13 @@ def entries(store: Store, run: int | None = None, limit: int = 100, offset: int 
         return [_view(row) for row in session.scalars(query)]
 
 
+def of_target(store: Store, run: int, target: str, *, limit: int = 50) -> list[AuditView]:
+    """Entries of one thing of a run (`plan 3`), oldest first; the last ones if there are more."""
+    query = select(AuditRow).where(AuditRow.run == run, AuditRow.target == target)
+    with store.reading() as session:
+        return [_view(row) for row in reversed(session.scalars(query.order_by(AuditRow.id.desc()).limit(limit)).all())]
+
+
 def add(
     session: Session,
     *,

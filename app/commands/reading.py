@@ -73,6 +73,8 @@ PLAN_COLUMNS: tuple[Column, ...] = (
     ("gap", lambda row: row.gap),
     ("solved in", lambda row: seconds(row.solve_s)),
     ("reason", lambda row: row.reason),
+    ("decided by", lambda row: row.decided_by),
+    ("because", lambda row: row.decided_reason),
 )
 AUDIT_COLUMNS: tuple[Column, ...] = (
     ("at", lambda row: clock(row.at)),
@@ -159,6 +161,13 @@ def samples(
 
 def plans(
     run: RunArgument,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Only plans in this status (may be given several times).")
+    ] = None,
+    trigger: Annotated[
+        list[str] | None, typer.Option(help="Only plans that this asked for (may be given several times).")
+    ] = None,
+    sort: Annotated[str, typer.Option(help="version, status, trigger, predicted_s, measured_s, ...")] = "version",
     limit: LimitOption = 100,
     offset: OffsetOption = 0,
     as_json: JsonOption = False,
@@ -170,8 +179,15 @@ def plans(
 
     with open_store() as store:
         table_of_runs.get(store, run)
-        rows = table_of_plans.all_plans(store, run, limit=limit, offset=offset)
-    print_rows(rows, PLAN_COLUMNS, as_json=as_json, as_csv=as_csv, empty=f"run {run} has no plans")
+        selection = table_of_plans.Selection(statuses=tuple(status or ()), triggers=tuple(trigger or ()), sort=sort)
+        rows = table_of_plans.all_plans(store, run, limit=limit, offset=offset, selection=selection)
+    print_rows(
+        rows,
+        PLAN_COLUMNS,
+        as_json=as_json,
+        as_csv=as_csv,
+        empty=f"run {run} has no {'such ' if status or trigger else ''}plans",
+    )
 
 
 def audit(

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import streamlit as st
 
+from app.dashboard.plan_story import PlanStory, last_switches
 from app.dashboard.rate_feed import RateFeed, RatePicture
 from app.dashboard.snapshot import Snapshot
 from db import audit, commands, episodes, heartbeats, history, injections, plans, rates, runs
@@ -23,9 +24,9 @@ from db.audit import AuditView
 from db.commands import CommandView
 from db.episodes import EpisodeView
 from db.heartbeats import BeatView
-from db.history import DeviceView, RateWindow, StepView
+from db.history import DeviceView, RateWindow, StepView, SwitchView
 from db.messages import utc_now
-from db.plans import PlanView
+from db.plans import PlanJob, PlanRun, PlanView, Selection
 from db.rates import RateBlock, SampleSpan
 from db.runs import RunView
 from db.settings import Settings
@@ -66,6 +67,15 @@ MAX_EPISODES = 2_000
 
 SNAPSHOT_EPISODES = 500
 """Episodes that every snapshot carries."""
+
+CALIBRATION_FRESH_S = 5.0
+"""Predictions against measurements change slowly."""
+
+DOWNLOAD_FRESH_S = 10.0
+"""A download that is at hand is made anew this often."""
+
+MAX_RAN = 1000
+"""Plans whose predictions are compared with what was measured."""
 
 RELOAD_S = 30.0
 """Everything but steps is read in full this often, in between only what is new."""
@@ -179,13 +189,54 @@ def plan(run: int, version: int) -> PlanView:
     return plans.get(store(), run, version)
 
 
-def plan_page(run: int, *, limit: int, offset: int) -> list[PlanView]:
-    """Plans of a run, newest first."""
-    return _plan_page(run, limit, offset)
+def plan_page(run: int, selection: Selection, *, limit: int, offset: int) -> list[PlanView]:
+    """A page of the selected plans of a run."""
+    return _plan_page(run, selection, limit, offset)
 
 
-def num_plans(run: int) -> int:
-    return plans.count(store(), run)
+def num_plans(run: int, selection: Selection) -> int:
+    """How many plans are selected."""
+    return _num_plans(run, selection)
+
+
+def plan_triggers(run: int) -> list[str]:
+    """What asked for plans of this run, each once."""
+    return _plan_triggers(run)
+
+
+def plan_versions(run: int, versions: Collection[int]) -> dict[int, PlanView]:
+    """Plans by version; unknown ones are left out."""
+    return plans.of_versions(store(), run, versions) if versions else {}
+
+
+def switches_to(run: int, versions: Collection[int]) -> list[SwitchView]:
+    """Switches to these plans, oldest first."""
+    return history.switches(store(), run, versions=sorted(versions)) if versions else []
+
+
+def plan_story(run: int, version: int) -> PlanStory:
+    """What the store knows of one plan beside its row."""
+    return _plan_story(run, version)
+
+
+def plan_steps(run: int, version: int) -> tuple[int, int, int] | None:
+    """First and last step that ran under a plan, and their number; None if none did."""
+    return _plan_steps(run, version)
+
+
+def plans_that_ran(run: int) -> list[PlanRun]:
+    """The last `MAX_RAN` plans that were ever active, oldest first."""
+    return _plans_that_ran(run)
+
+
+def plan_job(run: int, version: int) -> PlanJob | None:
+    """What a plan was searched with; None if it was not searched for."""
+    return plans.job(store(), run, version)
+
+
+def all_selected(run: int, selection: Selection) -> list[tuple[PlanView, SwitchView | None]]:
+    """Every selected plan with the last switch to it, for a download; read in portions, a few seconds old at most."""
+    return _all_selected(run, selection)
 
 
 def command(id: int) -> CommandView:
@@ -228,8 +279,54 @@ def _beats() -> dict[str, BeatView]:
 
 
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
-def _plan_page(run: int, limit: int, offset: int) -> list[PlanView]:
-    return plans.all_plans(store(), run, limit=limit, offset=offset)
+def _plan_page(run: int, selection: Selection, limit: int, offset: int) -> list[PlanView]:
+    return plans.all_plans(store(), run, selection=selection, limit=limit, offset=offset)
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
+def _num_plans(run: int, selection: Selection) -> int:
+    return plans.count(store(), run, selection)
+
+
+@st.cache_resource(show_spinner=False, ttl=DOWNLOAD_FRESH_S, max_entries=4)
+def _all_selected(run: int, selection: Selection) -> list[tuple[PlanView, SwitchView | None]]:
+    found: list[tuple[PlanView, SwitchView | None]] = []
+    while portion := plans.all_plans(store(), run, selection=selection, limit=plans.PORTION, offset=len(found)):
+        versions = [plan.version for plan in portion]
+        switches = last_switches(history.switches(store(), run, versions=versions))
+        found += [(plan, switches.get(plan.version)) for plan in portion]
+    return found
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)
+def _plan_triggers(run: int) -> list[str]:
+    return plans.triggers(store(), run)
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
+def _plan_story(run: int, version: int) -> PlanStory:
+    db = store()
+    switches = history.switches(db, run, versions=[version])
+    last = last_switches(switches).get(version)
+    num_digests = 0
+    if last is not None and last.outcome == "applied":
+        num_digests = sum(len(tensors) for tensors in history.switch_digests(db, run, last.id)[1].values())
+    return PlanStory(
+        entries=audit.of_target(db, run, f"plan {version}"),
+        switches=switches,
+        num_digests=num_digests,
+        steps=history.steps_of_plan(db, run, version),
+    )
+
+
+@st.cache_resource(show_spinner=False, ttl=CALIBRATION_FRESH_S, max_entries=500)
+def _plan_steps(run: int, version: int) -> tuple[int, int, int] | None:
+    return history.steps_of_plan(store(), run, version)
+
+
+@st.cache_resource(show_spinner=False, ttl=CALIBRATION_FRESH_S, max_entries=20)
+def _plans_that_ran(run: int) -> list[PlanRun]:
+    return plans.all_that_ran(store(), run, limit=MAX_RAN)
 
 
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)

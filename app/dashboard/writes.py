@@ -26,7 +26,7 @@ from db.errors import InputError, StoreError
 
 _TOKEN, _ACTOR, _FORMS = "malleus_token", "malleus_actor", "malleus_forms"
 
-MAX_REASON = 200
+MAX_REASON = commands.MAX_REASON_LENGTH
 
 READ_ONLY = "Read-only: unlock with the write token (top right) first."
 
@@ -83,14 +83,13 @@ def refusal(snapshot: Snapshot) -> str:
     return "" if is_unlocked() else READ_ONLY
 
 
-def submit(run: int, kind: str, arguments: Mapping[str, Any], *, form: str, by: str = "") -> None:
+def submit(run: int, kind: str, arguments: Mapping[str, Any], *, form: str) -> None:
     """Submits a command; the form then knows its id, or why it was refused.
 
     The same arguments from the same form instance give the same command row.
 
     Args:
         form: stable name of the form in the page.
-        by: who submits it; this session's person by default.
     """
     state = form_state(form)
     state.error = ""
@@ -100,7 +99,7 @@ def submit(run: int, kind: str, arguments: Mapping[str, Any], *, form: str, by: 
     digest = hashlib.sha256(json.dumps([kind, arguments], sort_keys=True).encode()).hexdigest()[:12]
     try:
         command = commands.submit(
-            reads.store(), run, kind, arguments, actor=by or actor(), source="dashboard", key=f"{state.key}:{digest}"
+            reads.store(), run, kind, arguments, actor=actor(), source="dashboard", key=f"{state.key}:{digest}"
         )
     except (InputError, StoreError) as error:
         state.error = str(error)
@@ -112,10 +111,9 @@ def decide(run: int, kind: str, version: int, reason: str) -> None:
     """Submits what a person decided about a plan (approve, reject, rollback).
 
     Args:
-        reason: why, for the audit: it stands beside the person's name, who is recorded as the decider.
+        reason: why; kept with the plan and in the audit. May be empty.
     """
-    why = " ".join(reason.split())[:MAX_REASON]
-    submit(run, kind, {"version": version}, form="decide", by=f"{actor()} ({why})" if why else "")
+    submit(run, kind, {"version": version, "reason": reason}, form="decide")
 
 
 def form_state(form: str) -> Form:

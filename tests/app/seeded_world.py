@@ -30,7 +30,16 @@ def look_again() -> None:
     """Forgets what the dashboard has read in the last moment."""
     from app.dashboard import reads
 
-    for name in ("_runs", "_run", "_beats", "_plan_page", "_commands", "_audit"):
+    plans = (
+        "_plan_page",
+        "_num_plans",
+        "_plan_triggers",
+        "_plan_story",
+        "_plans_that_ran",
+        "_plan_steps",
+        "_all_selected",
+    )
+    for name in ("_runs", "_run", "_beats", *plans, "_commands", "_audit"):
         getattr(reads, name).clear()
 
 
