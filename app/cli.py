@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands import checking, control, planning, reading, saving, serving, tracing, training
+from app.commands import auditing, checking, control, planning, reading, saving, serving, tracing, training
 from app.errors import CommandError, LocalError
 from db.errors import BusError, InputError, StoreError, TransitionError
 from planner.errors import PlannerError
@@ -61,8 +61,9 @@ app.command("samples")(reading.samples)
 app.command("plans")(reading.plans)
 app.command("plan-diff")(planning.plan_diff)
 app.command("trace")(tracing.trace)
-app.command("audit")(reading.audit)
+app.command("audit")(auditing.audit)
 app.command("doctor")(checking.doctor)
+app.command("health")(checking.health)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -208,7 +208,7 @@ def test_a_broker_that_comes_back_is_found_again(tmp_path: Path) -> None:
 
 def test_the_broker_tells_how_it_is(bus: Bus) -> None:
     for seq in range(3):
-        bus.send(state(seq))
+        bus.send(state(seq, "training"))
     facts = bus.facts([1, 2])
     assert facts.stream_lengths == {1: 3, 2: 0}
     assert facts.used_memory_bytes > 100_000
