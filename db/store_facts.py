@@ -66,7 +66,7 @@ def store_facts(store: Store) -> StoreFacts:
                 num_rows=num_rows,
             )
         pages, page_bytes = (int(session.scalar(text(f"PRAGMA {name}")) or 0) for name in ("page_count", "page_size"))
-        path = session.execute(text("PRAGMA database_list")).one()[2]
+        path = next((row[2] for row in session.execute(text("PRAGMA database_list")) if row[1] == "main"), "")
     disk = shutil.disk_usage(Path(path).parent) if path else None
     return StoreFacts(
         kind="SQLite",

@@ -16,9 +16,12 @@ from datetime import datetime
 
 import streamlit as st
 
+from app import health as system
 from app.dashboard.snapshot import Snapshot
+from app.dashboard.table import Sorting
+from app.health_facts import Item
 from db import audit, commands, episodes, heartbeats, history, injections, plans, runs
-from db.audit import AuditView
+from db.audit import AuditView, Choices, Filter
 from db.commands import CommandView
 from db.heartbeats import BeatView
 from db.history import DeviceView, RateWindow, StepView
@@ -27,12 +30,22 @@ from db.plans import PlanView
 from db.runs import RunView
 from db.settings import Settings
 from db.store import Store
+from db.store_facts import StoreFacts, store_facts
 
 FRESH_S = 0.6
 """Browsers that ask again within this time share one read."""
 
 ENDED_FRESH_S = 20.0
 """The same for runs that have ended."""
+
+HEALTH_FRESH_S = 1.5
+"""The same for the health of the system."""
+
+STORE_FRESH_S = 30.0
+"""The same for size and rows of the store, whose count takes longest."""
+
+CHOICES_FRESH_S = 10.0
+"""The same for what the audit can be filtered by."""
 
 MAX_POINTS = 1200
 """Steps kept of one series; twice as many before it is thinned again."""
@@ -147,6 +160,26 @@ def detected_at(run: int) -> dict[int, datetime]:
     }
 
 
+def health() -> list[Item]:
+    """How the parts of the system are."""
+    return _health()
+
+
+def audit_page(wanted: Filter, sorting: Sorting, *, limit: int, offset: int) -> list[AuditView]:
+    """Audit entries that match, sorted."""
+    return _audit_page(repr((wanted, sorting)), wanted, sorting, limit, offset)
+
+
+def audit_count(wanted: Filter) -> int:
+    """How many audit entries match."""
+    return _audit_count(repr(wanted), wanted)
+
+
+def audit_choices() -> Choices:
+    """What the audit can be filtered by."""
+    return _audit_choices()
+
+
 def write_token() -> str:
     """The token that writes need."""
     return settings().write_token()
@@ -180,6 +213,33 @@ def _commands(run: int) -> list[CommandView]:
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)
 def _audit(run: int) -> list[AuditView]:
     return audit.entries(store(), run, limit=300)
+
+
+@st.cache_resource(show_spinner=False, ttl=HEALTH_FRESH_S)
+def _health() -> list[Item]:
+    return system.examine(system.read_inputs(store(), facts=_store_facts()))
+
+
+@st.cache_resource(show_spinner=False, ttl=STORE_FRESH_S)
+def _store_facts() -> StoreFacts:
+    return store_facts(store())
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
+def _audit_page(key: str, _wanted: Filter, _sorting: Sorting, limit: int, offset: int) -> list[AuditView]:
+    return audit.find(
+        store(), _wanted, sort=_sorting.column, is_descending=_sorting.is_descending, limit=limit, offset=offset
+    )
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
+def _audit_count(key: str, _wanted: Filter) -> int:
+    return audit.count(store(), _wanted)
+
+
+@st.cache_resource(show_spinner=False, ttl=CHOICES_FRESH_S)
+def _audit_choices() -> Choices:
+    return audit.choices(store())
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)

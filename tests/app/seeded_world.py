@@ -30,7 +30,8 @@ def look_again() -> None:
     """Forgets what the dashboard has read in the last moment."""
     from app.dashboard import reads
 
-    for name in ("_runs", "_run", "_beats", "_plan_page", "_commands", "_audit"):
+    names = ("_runs", "_run", "_beats", "_plan_page", "_commands", "_audit")
+    for name in (*names, "_health", "_store_facts", "_audit_page", "_audit_count", "_audit_choices"):
         getattr(reads, name).clear()
 
 
