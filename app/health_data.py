@@ -67,7 +67,8 @@ def run_items(inputs: Inputs, measured: Measured, run: RunView) -> list[Item]:
             name="engine",
             run=run.id,
             state=engine,
-            value=f"{run.status}, " + ("never heard" if silent_s is None else f"heard {q.age(silent_s)} ago"),
+            value=f"{'was ' if engine in ('warn', 'bad') else ''}{run.status}, "
+            + ("never heard" if silent_s is None else f"heard {q.age(silent_s)} ago"),
             since=run.last_seen_at if engine in ("warn", "bad") else attempt_at or run.created_at,
             advice="" if engine in ("ok", "unknown") else f"See `malleus status {run.id}` and the engine's log.",
             figures={"silent_s": silent_s, "status": run.status},

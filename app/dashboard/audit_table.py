@@ -20,7 +20,7 @@ COLUMNS = (
     Column(title="When", sort="at"),
     Column(title="Run", sort="run"),
     Column(title="Who", sort="actor"),
-    Column(title="From", sort="source", tip="Through what: cli, dashboard, or the program that acted by itself."),
+    Column(title="Through", sort="source", tip="Command line, dashboard, or the program that acted by itself."),
     Column(title="Action", sort="action"),
     Column(title="On", sort="target"),
     Column(title="Result", sort="result"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
@@ -80,5 +81,10 @@ def _cells(item: Item, now: datetime) -> list[str]:
         age = q.duration((now - item.since).total_seconds())
         since = f'<span data-tip="{item.since:%Y-%m-%d %H:%M:%S} UTC">{q.clock(item.since, now=now)}</span> '
         since += f'<span class="muted">({age})</span>'
-    advice = f'<span class="muted">{escape(item.advice)}</span>' if item.advice else ""
+    advice = f'<span class="muted">{_with_commands(item.advice)}</span>' if item.advice else ""
     return [escape(item.name.capitalize()), mark(item.state), escape(item.value), since, advice]
+
+
+def _with_commands(text: str) -> str:
+    """Plain text whose `commands` are set as such."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))

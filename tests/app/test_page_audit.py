@@ -93,7 +93,7 @@ def test_a_time_range(store: Store) -> None:
     assert [row[2] for row in shown(page(show_audit, audit_last="15 m"))] == ["ann"]
     at = page(show_audit)
     number = int(count(at))
-    at.datetime_input(key="audit_to").set_value(datetime.now(UTC).replace(tzinfo=None) - timedelta(hours=1)).run()
+    at.datetime_input(key="audit_before").set_value(datetime.now(UTC).replace(tzinfo=None) - timedelta(hours=1)).run()
     assert int(count(at)) == number - 1
 
 

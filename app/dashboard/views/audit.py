@@ -23,6 +23,11 @@ REFRESH_S = 3.0
 PER_PAGE = 25
 MAX_DOWNLOAD = 10_000
 ANY = "any"
+FILTERS = tuple(
+    f"audit_{name}"
+    for name in ("text", "run", "actor", "source", "action", "result", "last", "after", "before", "page")
+)
+_FOLLOWED = "malleus_audit_followed"
 LAST = {
     "all": None,
     "15 m": timedelta(minutes=15),
@@ -45,6 +50,7 @@ def _audit() -> None:
 
 
 def _list() -> None:
+    _narrow()
     now = utc_now()
     head = st.container()
     wanted = _filters(now)
@@ -64,7 +70,7 @@ def _list() -> None:
         st.query_params["sort"] = toggled.column + ("-" if toggled.is_descending else "")
         st.rerun(scope="fragment")
     if target is not None and target[0] == "audit":
-        _narrow(target[1])
+        st.session_state[_FOLLOWED] = dict(target[1])
         st.rerun()
     frame.follow(target)
     _foot(wanted, sorting, page, last)
@@ -74,17 +80,17 @@ def _filters(now: datetime) -> Filter:
     known = reads.audit_choices()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="audit_filters"):
         text = st.text_input(
-            "Text", placeholder="in any column or the detail", key="audit_text", width=230, bind="query-params"
+            "Text", placeholder="in any column or the detail", key="audit_text", width=200, bind="query-params"
         )
         run = _choice("Run", "audit_run", [str(run) for run in reversed(known.runs)], 100)
         actor = _choice("Who", "audit_actor", known.actors, 170)
-        source = _choice("From", "audit_source", known.sources, 140)
+        source = _choice("Through", "audit_source", known.sources, 130)
         action = _choice("Action", "audit_action", known.actions, 190)
         result = _choice("Result", "audit_result", known.results, 170)
-        span = st.selectbox("Last", list(LAST), key="audit_last", width=100, bind="query-params")
+        span = st.selectbox("Last", list(LAST), key="audit_last", width=90, bind="query-params")
         since, until = (
             st.datetime_input(f"{name} (UTC)", value=None, key=f"audit_{name.lower()}", width=190, bind="query-params")
-            for name in ("From", "To")
+            for name in ("After", "Before")
         )
     length = LAST.get(span or "all")
     starts = [at for at in (_utc(since), now.replace(microsecond=0) - length if length else None) if at is not None]
@@ -114,14 +120,15 @@ def _sorting() -> Sorting:
     return Sorting(column=column if column in SORTS else "at", is_descending=asked.endswith("-"))
 
 
-def _narrow(params: object) -> None:
-    """Follows a link to this very page: its filters become the ones in the link."""
-    assert hasattr(params, "items")
-    for name in ("audit_actor", "audit_source", "audit_action", "audit_result", "audit_page"):
+def _narrow() -> None:
+    """A link to this very page was followed: its filters become the ones in the link, before they are drawn."""
+    params = st.session_state.pop(_FOLLOWED, None)
+    if params is None:
+        return
+    for name in FILTERS:
         st.session_state.pop(name, None)
-    st.query_params.from_dict(dict(params.items()))
-    for name, value in params.items():
-        st.session_state[name] = value
+    st.session_state.update(params)
+    st.query_params.from_dict(params)
 
 
 def _foot(wanted: Filter, sorting: Sorting, page: int, last: int) -> None:
