@@ -1,4 +1,4 @@
-"""Commands that only read the store: runs, status, samples, plans, audit. They need no broker."""
+"""Commands that only read the store: runs, status, samples, plans. They need no broker."""
 
 from __future__ import annotations
 
@@ -75,15 +75,6 @@ PLAN_COLUMNS: tuple[Column, ...] = (
     ("reason", lambda row: row.reason),
     ("decided by", lambda row: row.decided_by),
     ("because", lambda row: row.decided_reason),
-)
-AUDIT_COLUMNS: tuple[Column, ...] = (
-    ("at", lambda row: clock(row.at)),
-    ("run", lambda row: row.run),
-    ("actor", lambda row: row.actor),
-    ("source", lambda row: row.source),
-    ("action", lambda row: row.action),
-    ("target", lambda row: row.target),
-    ("result", lambda row: row.result),
 )
 
 
@@ -188,24 +179,6 @@ def plans(
         as_csv=as_csv,
         empty=f"run {run} has no {'such ' if status or trigger else ''}plans",
     )
-
-
-def audit(
-    run: Annotated[int | None, typer.Option(help="Only this run.", show_default="all")] = None,
-    limit: LimitOption = 100,
-    offset: OffsetOption = 0,
-    as_json: JsonOption = False,
-    as_csv: CsvOption = False,
-) -> None:
-    """List who did what, newest first."""
-    from db import audit as log
-    from db import runs as table_of_runs
-
-    with open_store() as store:
-        if run is not None:
-            table_of_runs.get(store, run)
-        rows = log.entries(store, run, limit, offset)
-    print_rows(rows, AUDIT_COLUMNS, as_json=as_json, as_csv=as_csv, empty="nothing has been done yet")
 
 
 def _with_steps(rows: Sequence[SampleView], steps: Sequence[StepView]) -> list[SampleLine]:

@@ -16,11 +16,14 @@ from datetime import datetime
 
 import streamlit as st
 
+from app import health as system
 from app.dashboard.plan_story import PlanStory, last_switches
 from app.dashboard.rate_feed import RateFeed, RatePicture
 from app.dashboard.snapshot import Snapshot
+from app.dashboard.table import Sorting
+from app.health_facts import Item
 from db import audit, commands, episodes, heartbeats, history, injections, plans, rates, runs
-from db.audit import AuditView
+from db.audit import AuditView, Choices, Filter
 from db.commands import CommandView
 from db.episodes import EpisodeView
 from db.heartbeats import BeatView
@@ -31,12 +34,22 @@ from db.rates import RateBlock, SampleSpan
 from db.runs import RunView
 from db.settings import Settings
 from db.store import Store
+from db.store_facts import StoreFacts, store_facts
 
 FRESH_S = 0.6
 """Browsers that ask again within this time share one read."""
 
 ENDED_FRESH_S = 20.0
 """The same for runs that have ended."""
+
+HEALTH_FRESH_S = 1.5
+"""The same for the health of the system."""
+
+STORE_FRESH_S = 30.0
+"""The same for size and rows of the store, whose count takes longest."""
+
+CHOICES_FRESH_S = 10.0
+"""The same for what the audit can be filtered by."""
 
 MAX_POINTS = 1200
 """Steps kept of one series; twice as many before it is thinned again."""
@@ -258,6 +271,26 @@ def detected_at(run: int) -> dict[int, datetime]:
     }
 
 
+def health() -> list[Item]:
+    """How the parts of the system are."""
+    return _health()
+
+
+def audit_page(wanted: Filter, sorting: Sorting, *, limit: int, offset: int) -> list[AuditView]:
+    """Audit entries that match, sorted."""
+    return _audit_page(repr((wanted, sorting)), wanted, sorting, limit, offset)
+
+
+def audit_count(wanted: Filter) -> int:
+    """How many audit entries match."""
+    return _audit_count(repr(wanted), wanted)
+
+
+def audit_choices() -> Choices:
+    """What the audit can be filtered by."""
+    return _audit_choices()
+
+
 def write_token() -> str:
     """The token that writes need."""
     return settings().write_token()
@@ -380,6 +413,33 @@ def _rate_feed(
 
     at_once = SAMPLES_AT_ONCE if devices is None else SAMPLES_FOUND_AT_ONCE
     return RateFeed(fetch, width=width, max_steps=at_once // num_devices)
+
+
+@st.cache_resource(show_spinner=False, ttl=HEALTH_FRESH_S)
+def _health() -> list[Item]:
+    return system.examine(system.read_inputs(store(), facts=_store_facts()))
+
+
+@st.cache_resource(show_spinner=False, ttl=STORE_FRESH_S)
+def _store_facts() -> StoreFacts:
+    return store_facts(store())
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
+def _audit_page(key: str, _wanted: Filter, _sorting: Sorting, limit: int, offset: int) -> list[AuditView]:
+    return audit.find(
+        store(), _wanted, sort=_sorting.column, is_descending=_sorting.is_descending, limit=limit, offset=offset
+    )
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
+def _audit_count(key: str, _wanted: Filter) -> int:
+    return audit.count(store(), _wanted)
+
+
+@st.cache_resource(show_spinner=False, ttl=CHOICES_FRESH_S)
+def _audit_choices() -> Choices:
+    return audit.choices(store())
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)

@@ -39,7 +39,8 @@ def look_again() -> None:
         "_plan_steps",
         "_all_selected",
     )
-    for name in ("_runs", "_run", "_beats", *plans, "_commands", "_audit"):
+    health = ("_health", "_store_facts", "_audit_page", "_audit_count", "_audit_choices")
+    for name in ("_runs", "_run", "_beats", *plans, "_commands", "_audit", *health):
         getattr(reads, name).clear()
 
 
