@@ -172,7 +172,7 @@ def _age(snapshot: Snapshot) -> str:
     run = snapshot.run
     if not run.is_open:
         ended = (snapshot.now - run.ended_at).total_seconds() if run.ended_at else None
-        return f'<span data-tip="{q.clock(run.ended_at, now=snapshot.now)}">{escape(q.age(ended))} ago<span class="sub">ended</span></span>'
+        return f'<span data-tip="{q.clock(run.ended_at, now=snapshot.now)}">{escape(q.age(ended))} ago</span>'
     if snapshot.data_age_s is None:
         return "none yet"
     note = ' <b class="muted">stale</b>' if snapshot.is_stale else ""
