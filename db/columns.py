@@ -21,6 +21,7 @@ from sqlalchemy import JSON, DateTime, Dialect, Double, Text
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 _FLOAT_KEY = "$float"
+_CONTAINERS = (dict, list)
 
 
 MAX_INTEGER = 2**63 - 1
@@ -124,10 +125,14 @@ def _without_nul(text: str) -> str:
 
 
 def _decoded(value: Any) -> Any:
+    """Containers only are looked into: plans and digests are thousands of plain values."""
     if isinstance(value, dict):
-        if set(value) == {_FLOAT_KEY}:
+        if len(value) == 1 and _FLOAT_KEY in value:
             return float(value[_FLOAT_KEY])
-        return {key[1:] if key.startswith("$") else key: _decoded(entry) for key, entry in value.items()}
+        return {
+            key[1:] if key[:1] == "$" else key: _decoded(entry) if type(entry) in _CONTAINERS else entry
+            for key, entry in value.items()
+        }
     if isinstance(value, list):
-        return [_decoded(entry) for entry in value]
+        return [_decoded(entry) if type(entry) in _CONTAINERS else entry for entry in value]
     return value

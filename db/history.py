@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from db.errors import InputError
 from db.models import DeviceRow, EvaluationRow, SampleMinuteRow, SampleRow, StepRow, SwitchRow
@@ -313,6 +313,19 @@ def switch_digests(store: Store, run: int, id: int) -> tuple[dict[str, Any], dic
     if found is None:
         raise InputError(f"run {run} has no switch {id}")
     return found.digests_before, found.digests_after
+
+
+def newest_switches(store: Store, run: int, *, after_id: int = 0, limit: int = 1000) -> list[SwitchView]:
+    """The last `limit` switches of a run with a larger id than `after_id`, oldest first, rejected ones too."""
+    query = (
+        select(SwitchRow)
+        .where(SwitchRow.run == run, SwitchRow.id > after_id)
+        .order_by(SwitchRow.id.desc())
+        .limit(limit)
+        .options(defer(SwitchRow.digests_before), defer(SwitchRow.digests_after))
+    )
+    with store.reading() as session:
+        return [_switch_view(row) for row in reversed(session.scalars(query).all())]
 
 
 def devices(store: Store, run: int) -> list[DeviceView]:

@@ -7,13 +7,13 @@ people's decisions. The document is kept as JSON and not interpreted here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from db import audit, plan_job, runs, transitions
 from db.columns import fits
@@ -228,6 +228,20 @@ def set_measured(store: Store, run: int, version: int, seconds: float) -> None:
         found(session, run, version).measured_s = seconds
 
 
+def statuses(store: Store, run: int, *, limit: int) -> dict[int, str]:
+    """The status of the newest plans by version, newest first: cheap, since no document is read."""
+    query = select(PlanRow.version, PlanRow.status).where(PlanRow.run == run).order_by(PlanRow.version.desc())
+    with store.reading() as session:
+        return {version: status for version, status in session.execute(query.limit(limit))}
+
+
+def some(store: Store, run: int, versions: Collection[int]) -> list[PlanView]:
+    """The plans of these versions (at most a few hundred), newest first; unknown ones are left out."""
+    query = select(PlanRow).where(PlanRow.run == run, PlanRow.version.in_(versions)).options(defer(PlanRow.job))
+    with store.reading() as session:
+        return [_view(row) for row in session.scalars(query.order_by(PlanRow.version.desc()))]
+
+
 def get(store: Store, run: int, version: int) -> PlanView:
     """One plan.
 
@@ -242,7 +256,7 @@ def all_plans(store: Store, run: int, *, limit: int = 100, offset: int = 0) -> l
     """Plans of a run, newest first."""
     query = select(PlanRow).where(PlanRow.run == run).order_by(PlanRow.version.desc()).limit(limit).offset(offset)
     with store.reading() as session:
-        return [_view(row) for row in session.scalars(query)]
+        return [_view(row) for row in session.scalars(query.options(defer(PlanRow.job)))]
 
 
 def count(store: Store, run: int) -> int:

@@ -16,12 +16,14 @@ from datetime import datetime
 
 import streamlit as st
 
+from app.dashboard.headline import Predictions
 from app.dashboard.snapshot import Snapshot
-from db import audit, commands, episodes, heartbeats, history, injections, plans, runs
+from db import audit, commands, episodes, heartbeats, history, injections, plans, runs, transitions
 from db.audit import AuditView
 from db.commands import CommandView
+from db.episodes import EpisodeView
 from db.heartbeats import BeatView
-from db.history import DeviceView, RateWindow, StepView
+from db.history import DeviceView, EvaluationView, RateWindow, StepView, SwitchView
 from db.messages import utc_now
 from db.plans import PlanView
 from db.runs import RunView
@@ -49,8 +51,18 @@ MAX_FOLLOWED = 16
 LOOK_BACK_STEPS = 500
 """How far back a feed looks for the last word of a device that is silent when it begins."""
 
+MAX_PLANS = 200
+MAX_SWITCHES = 1000
+MAX_EPISODES = 500
+"""The newest of a run that are kept in memory and drawn on its time axis."""
+
+RECENT_EPISODES = 20
+"""Newest episodes looked at with every refresh."""
+
+MAX_PREDICTIONS = 5000
+
 RELOAD_S = 30.0
-"""Everything but steps is read in full this often, in between only what is new."""
+"""Devices, episodes and evaluations are read in full this often, in between only what is new."""
 
 
 @st.cache_resource(show_spinner=False)
@@ -223,6 +235,11 @@ class _Feed:
         self._window_step: int | None = None
         self._heard_at: dict[int, datetime] = {}
         self._has_looked_back = False
+        self._episodes: dict[int, EpisodeView] = {}
+        self._switches: list[SwitchView] = []
+        self._evaluations: list[EvaluationView] = []
+        self._predictions: Predictions = {}
+        self._predicting: object = None
 
     def snapshot(self) -> Snapshot:
         with self._lock:
@@ -270,16 +287,16 @@ class _Feed:
         if attempt != self._attempt:  # the steps of the attempt before, from its checkpoint on, are void
             self._attempt = attempt
             self._series, self._windows, self._rates, self._window_step = _Series(), {}, {}, None
+            self._evaluations = []
         is_reload = time.monotonic() - self._reloaded_at > RELOAD_S
         if is_reload:
             self._devices = history.devices(db, self._run)
-            self._plans = {entry.version: entry for entry in plans.all_plans(db, self._run, limit=200)}
             self._reloaded_at = time.monotonic()
-        else:
-            self._plans |= {entry.version: entry for entry in plans.all_plans(db, self._run, limit=10)}
-        for version in {1, run.active_plan_version, run.target_plan_version} - {None, *self._plans}:
-            assert version is not None
-            self._plans[version] = plans.get(db, self._run, version)
+        self._read_plans(run)
+        self._read_events(is_reload)
+        predicting = (run.profile, run.attempt)
+        if predicting != self._predicting or len(self._predictions) > MAX_PREDICTIONS:
+            self._predicting, self._predictions = predicting, {}
         self._series.extend(self._run, run.step)
         self._read_window(run.step)
         return Snapshot(
@@ -290,13 +307,44 @@ class _Feed:
             heard_at=dict(self._heard_at),
             devices=self._devices,
             plans=sorted(self._plans.values(), key=lambda entry: -entry.version),
-            episodes=episodes.all_episodes(db, self._run, limit=500),
+            episodes=sorted(self._episodes.values(), key=lambda entry: -entry.id)[:MAX_EPISODES],
             injections=injections.all_injections(db, self._run, limit=200),
-            switches=history.switches(db, self._run),
-            evaluations=history.evaluations(db, self._run, limit=MAX_POINTS),
+            switches=self._switches,
+            evaluations=self._evaluations,
             commands=commands.recent(db, self._run, limit=20),
             beats=beats(),
+            predictions=self._predictions,
         )
+
+    def _read_plans(self, run: RunView) -> None:
+        """Of a plan that was known to be at its end nothing changes, so documents are read once."""
+        db = store()
+        newest = plans.statuses(db, self._run, limit=MAX_PLANS)
+        wanted = {
+            version
+            for version, status in newest.items()
+            if version not in self._plans
+            or self._plans[version].status != status
+            or not transitions.is_final(transitions.PLAN, status)
+        }
+        always = {1, run.active_plan_version, run.target_plan_version} - {None}
+        wanted |= always  # type: ignore[arg-type]
+        kept = {version: entry for version, entry in self._plans.items() if version in newest}
+        self._plans = kept | {entry.version: entry for entry in plans.some(db, self._run, wanted)}
+
+    def _read_events(self, is_reload: bool) -> None:
+        """Switches are only added; an episode changes until it has ended; evaluations are void with their attempt."""
+        db, last = store(), self._switches[-1].id if self._switches else 0
+        self._switches = [*self._switches, *history.newest_switches(db, self._run, after_id=last)][-MAX_SWITCHES:]
+        fresh = episodes.all_episodes(db, self._run, limit=MAX_EPISODES if is_reload else RECENT_EPISODES)
+        lasting = episodes.all_episodes(db, self._run, is_open=True, limit=MAX_EPISODES)
+        ended = {entry.id for entry in self._episodes.values() if entry.is_open} - {entry.id for entry in lasting}
+        if ended - {entry.id for entry in fresh}:
+            fresh = episodes.all_episodes(db, self._run, limit=MAX_EPISODES)
+        self._episodes |= {entry.id: entry for entry in [*fresh, *lasting]}
+        since = self._evaluations[-1].step + 1 if self._evaluations and not is_reload else None
+        found = history.evaluations(db, self._run, since_step=since, limit=MAX_POINTS)
+        self._evaluations = found if since is None else [*self._evaluations, *found][-MAX_POINTS:]
 
     def _read_window(self, last_step: int | None) -> None:
         if last_step == self._window_step:
