@@ -24,6 +24,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -61,7 +62,7 @@ PAGES = (
     Page(name="Live, all steps", address="/live?run={run}&window=all", sign=".plot .main-svg"),
     Page(name="Inject", address="/inject?run={run}", sign="ol.drill"),
     Page(name="Plans", address="/plans?run={run}", sign=".map .stage"),
-    Page(name="Plans, two compared", address="/plans?run={run}&version={version}&diff=1", sign="text=micro-batch"),
+    Page(name="Plans, two compared", address="/plans?run={run}&version={version}&diff=1", sign=".map >> nth=1"),
 )
 EMPTY = Page(name="(empty page)", address="/", sign="text=nothing else")
 EMPTY_SCRIPT = 'import streamlit as st\n\nst.write("nothing else")\n'
@@ -69,15 +70,13 @@ EMPTY_SCRIPT = 'import streamlit as st\n\nst.write("nothing else")\n'
 
 def main() -> None:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends too
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="malleus-bench-")))
         size = Size(num_devices=options.devices, num_plans=options.plans, num_samples=options.samples)
-        rows: list[Row] = []
 
         def tell(row: Row) -> None:
-            rows.append(row)
-            if options.json:
-                print(json.dumps(row), flush=True)
+            print(json.dumps(row) if options.json else _line(row), flush=True)
 
         url = _database(options.database, folder, stack)
         store = stack.enter_context(Store.open(url, migrate=True))
@@ -96,8 +95,6 @@ def main() -> None:
             tell(row)
         for row in _watched(another, address, story, server.pid, log, options.minutes):
             tell(row)
-        if not options.json:
-            _table(rows)
 
 
 def _paints(browser: Any, address: str, empty_address: str, story: SeededRun, options: Any) -> Iterator[Row]:
@@ -239,23 +236,19 @@ def _sizes(size: Size) -> Row:
     }
 
 
-def _table(rows: Sequence[Row]) -> None:
-    for row in rows:
-        if row["what"] == "store":
-            sizes = ", ".join(f"{row[name]:,} {name}" for name in ("devices", "plans", "samples"))
-            print(f"{row['database']}: {sizes}, seeded in {row['seconds']:.1f} s\n")
-        elif row["what"] == "memory":
-            print(
-                f"memory after {row['minute']:5.1f} minutes: RSS {row['rss_bytes'] / 1e6:.0f} MB, "
-                f"PSS {row['pss_bytes'] / 1e6:.0f} MB"
-            )
-        else:
-            how = row.get("cache") or f"{row['browsers']} browsers, processor {row['cpu_s']:.3f} s"
-            verdict = "met" if row["is_met"] else "MISSED"
-            print(
-                f"{row['what']:12} {row['page']:20} {how:32} {row['median_s']:.3f} s "
-                f"({row['min_s']:.3f} to {row['max_s']:.3f}), at most {row['at_most_s']} s: {verdict}"
-            )
+def _line(row: Row) -> str:
+    if row["what"] == "store":
+        sizes = ", ".join(f"{row[name]:,} {name}" for name in ("devices", "plans", "samples"))
+        return f"{row['database']}: {sizes}, seeded in {row['seconds']:.1f} s"
+    if row["what"] == "memory":
+        sizes = ", ".join(f"{name.upper()} {row[f'{name}_bytes'] / 1e6:.0f} MB" for name in ("rss", "pss"))
+        return f"memory after {row['minute']:5.1f} minutes: {sizes}"
+    how = row.get("cache") or f"{row['browsers']} browsers, processor {row['cpu_s']:.3f} s"
+    verdict = "met" if row["is_met"] else "MISSED"
+    return (
+        f"{row['what']:12} {row['page']:20} {how:32} {row['median_s']:.3f} s "
+        f"({row['min_s']:.3f} to {row['max_s']:.3f}), at most {row['at_most_s']} s: {verdict}"
+    )
 
 
 def _answers(url: str) -> bool:

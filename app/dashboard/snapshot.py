@@ -43,6 +43,10 @@ STALE_AFTER_S = 5.0
 SERVICE_SILENT_S = 10.0
 """A service whose last beat is older than this counts as silent."""
 
+CONTROLLER_SILENT_S = 4.0
+"""The same for the controller, which beats every second. Less than `STALE_AFTER_S`: the engine is heard through it, so
+its silence must be known before anybody blames the engine."""
+
 SILENT_STEPS = 2
 """A device that measured nothing in this many last steps is silent."""
 
@@ -146,7 +150,7 @@ class Snapshot:
         if beat is None:
             return math.inf
         age_s = (self.now - beat.at).total_seconds()
-        return age_s if age_s > SERVICE_SILENT_S else None
+        return age_s if age_s > (CONTROLLER_SILENT_S if service == "controller" else SERVICE_SILENT_S) else None
 
     @cached_property
     def alert(self) -> Alert:

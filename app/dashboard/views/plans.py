@@ -81,7 +81,7 @@ def _of_interest(snapshot: Snapshot) -> PlanView:
 
 
 def _mode(snapshot: Snapshot) -> None:
-    run, why_not = snapshot.run, writes.refusal(snapshot)
+    run, why_not = snapshot.run, writes.refusal(snapshot, needs_engine=False)
     key = f"plans_mode_ask_{writes.settle('mode').key[:8]}"
     help_ = why_not or "When a better plan becomes active."
     with st.popover(f"Mode: {run.mode}", disabled=bool(why_not), help=help_, key=key):
