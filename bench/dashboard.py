@@ -192,9 +192,7 @@ def _empty_page(folder: Path) -> Iterator[str]:
 def _serving(
     argv: list[str], environment: dict[str, str], folder: Path, port: int
 ) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        argv, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(argv, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
         while not _answers(f"http://127.0.0.1:{port}{launch.HEALTH_PATH}"):
