@@ -119,12 +119,22 @@ def _steps(store: Store, story: SeededRun, size: Size, clock: _Clock, random_: r
     healthy_s = plan_step_s(story.plan, story.profile, {})
     rows = [
         {
-            **{"run": story.id, "step": step, "attempt": story.attempt, "seq": 10 * step + 5, "at": clock.at(step + 1)},
-            **{"phase": "train" if step % 500 else "first", "plan_version": _active_at(size, step)},
-            **{"desired_version": 1, "step_s": healthy_s * random_.uniform(0.99, 1.2)},
-            **{"loss": 1.6 + 4 / (1 + step / 90) + random_.uniform(-0.05, 0.05), "num_tokens": 131_072},
-            **{"first_sample": step * 128, "stop_sample": (step + 1) * 128},
-            **{"grad_norm": 0.6, "learning_rate": 3e-4, "mfu": 0.41},
+            "run": story.id,
+            "step": step,
+            "attempt": story.attempt,
+            "seq": 10 * step + 5,
+            "at": clock.at(step + 1),
+            "phase": "train" if step % 500 else "first",
+            "plan_version": _active_at(size, step),
+            "desired_version": 1,
+            "step_s": healthy_s * random_.uniform(0.99, 1.2),
+            "loss": 1.6 + 4 / (1 + step / 90) + random_.uniform(-0.05, 0.05),
+            "num_tokens": 131_072,
+            "first_sample": step * 128,
+            "stop_sample": (step + 1) * 128,
+            "grad_norm": 0.6,
+            "learning_rate": 3e-4,
+            "mfu": 0.41,
         }
         for step in range(size.num_steps)
     ]
@@ -143,8 +153,13 @@ def _steps(store: Store, story: SeededRun, size: Size, clock: _Clock, random_: r
             insert(EvaluationRow),
             [
                 {
-                    **{"run": story.id, "step": row["step"], "attempt": story.attempt, "at": row["at"]},
-                    **{"loss": 1.05 * row["loss"], "num_tokens": 4096, "seconds": 0.8},
+                    "run": story.id,
+                    "step": row["step"],
+                    "attempt": story.attempt,
+                    "at": row["at"],
+                    "loss": 1.05 * row["loss"],
+                    "num_tokens": 4096,
+                    "seconds": 0.8,
                 }
                 for row in rows[50::50]
             ],
@@ -188,8 +203,15 @@ def _episodes(store: Store, story: SeededRun, size: Size, clock: _Clock, random_
 
 def _episode(run: int, device: int, first: int, last: int | None, rate: float, clock: _Clock) -> dict[str, Any]:
     return {
-        **{"run": run, "device": device, "start_step": first, "start_at": clock.at(first), "rate": rate, "peak": rate},
-        **{"end_step": last, "end_at": None if last is None else clock.at(last), "cause": "device"},
+        "run": run,
+        "device": device,
+        "start_step": first,
+        "start_at": clock.at(first),
+        "rate": rate,
+        "peak": rate,
+        "end_step": last,
+        "end_at": None if last is None else clock.at(last),
+        "cause": "device",
         "evidence": {
             "samples": {str(device): [rate, rate * 1.01, rate * 0.99]},
             "window": 5,
@@ -207,7 +229,9 @@ def _plans(store: Store, story: SeededRun, size: Size, clock: _Clock, random_: r
         slow = {str(random_.randrange(size.num_devices)): random_.choice((1.4, 2.57, 5.42)) for _ in range(3)}
         document = _varied(story.plan, random_).to_json()
         details = {
-            **{"log": [f"grouping {index}" for index in range(40)], "moved_bytes": 1_860_000, "pause_s": 0.41},
+            "log": [f"grouping {index}" for index in range(40)],
+            "moved_bytes": 1_860_000,
+            "pause_s": 0.41,
             "runners_up": [{"plan": document, "step_s": 2.1, "moved_bytes": 2_000_000}] * 2,
         }
         job = {"run": story.id, "profile": story.profile.to_json(), "rates": rates | slow, "current": document}
@@ -251,21 +275,47 @@ def _plan(run: int, version: int, size: Size, clock: _Clock) -> dict[str, Any]:
     status = "superseded" if is_applied else "ready" if version == size.num_plans else "rejected"
     decided = at + timedelta(seconds=1) if status != "ready" else None
     return {
-        **{"run": run, "version": version, "key": f"seeded:{version}", "trigger": _TRIGGERS[version % 4]},
-        **{"status": status, "predicted_s": 2.1, "current_s": 2.6, "bound_s": 2.05, "gap": 0.012, "solve_s": 0.31},
-        **{"measured_s": 2.12 if is_applied else None, "solver": "highs", "seed": 0, "parent": max(version - 1, 1)},
-        **{"requested_by": "controller", "decided_by": "ada" if decided else "", "worker": "worker-1"},
-        **{"reason": "" if status != "rejected" else "no-better-plan: gain 0.4 % per step", "created_at": at},
-        **{"claimed_at": at, "solved_at": at, "decided_at": decided, "active_at": decided if is_applied else None},
+        "run": run,
+        "version": version,
+        "key": f"seeded:{version}",
+        "trigger": _TRIGGERS[version % 4],
+        "status": status,
+        "predicted_s": 2.1,
+        "current_s": 2.6,
+        "bound_s": 2.05,
+        "gap": 0.012,
+        "solve_s": 0.31,
+        "measured_s": 2.12 if is_applied else None,
+        "solver": "highs",
+        "seed": 0,
+        "parent": max(version - 1, 1),
+        "requested_by": "controller",
+        "decided_by": "ada" if decided else "",
+        "worker": "worker-1",
+        "reason": "" if status != "rejected" else "no-better-plan: gain 0.4 % per step",
+        "created_at": at,
+        "claimed_at": at,
+        "solved_at": at,
+        "decided_at": decided,
+        "active_at": decided if is_applied else None,
     }
 
 
 def _switch(story: SeededRun, version: int, clock: _Clock) -> dict[str, Any]:
     step, at = clock.of_plan(version)
     return {
-        **{"run": story.id, "attempt": story.attempt, "seq": 1_000_000 + version, "at": at + timedelta(seconds=1)},
-        **{"step": step, "plan_version": version, "from_version": max(version - PLANS_A_SWITCH, 1)},
-        **{"outcome": "applied", "reason": "", "bytes_moved": 1_930_000, "pause_s": 0.42, "digests_equal": True},
+        "run": story.id,
+        "attempt": story.attempt,
+        "seq": 1_000_000 + version,
+        "at": at + timedelta(seconds=1),
+        "step": step,
+        "plan_version": version,
+        "from_version": max(version - PLANS_A_SWITCH, 1),
+        "outcome": "applied",
+        "reason": "",
+        "bytes_moved": 1_930_000,
+        "pause_s": 0.42,
+        "digests_equal": True,
         "phases": {"prepare": 0.1, "migrate": 0.25, "verify": 0.07},
     }
 
@@ -278,23 +328,47 @@ def _asked(store: Store, story: SeededRun, size: Size, clock: _Clock, random_: r
         device = random_.randrange(size.num_devices)
         commands.append(
             {
-                **{"run": story.id, "key": f"seeded:{number}", "kind": "inject", "actor": "ada", "source": "dashboard"},
-                **{"arguments": {"devices": [device], "rate": 2.57, "for_s": 60.0}, "status": "applied"},
-                **{"result": "", "desired_version": 1, "request": None, "applied_step": step},
-                **{"created_at": clock.at(step), "accepted_at": clock.at(step), "done_at": clock.at(step + 1)},
+                "run": story.id,
+                "key": f"seeded:{number}",
+                "kind": "inject",
+                "actor": "ada",
+                "source": "dashboard",
+                "arguments": {"devices": [device], "rate": 2.57, "for_s": 60.0},
+                "status": "applied",
+                "result": "",
+                "desired_version": 1,
+                "request": None,
+                "applied_step": step,
+                "created_at": clock.at(step),
+                "accepted_at": clock.at(step),
+                "done_at": clock.at(step + 1),
             }
         )
         injections.append(
             {
-                **{"run": story.id, "device": device, "rate": 2.57, "status": "cleared", "command": None},
-                **{"desired_version": 1, "requested_at": clock.at(step), "until_at": clock.at(step + 30)},
-                **{"applied_at": clock.at(step + 1), "applied_step": step + 1, "cleared_at": clock.at(step + 30)},
+                "run": story.id,
+                "device": device,
+                "rate": 2.57,
+                "status": "cleared",
+                "command": None,
+                "desired_version": 1,
+                "requested_at": clock.at(step),
+                "until_at": clock.at(step + 30),
+                "applied_at": clock.at(step + 1),
+                "applied_step": step + 1,
+                "cleared_at": clock.at(step + 30),
             }
         )
     audit = [
         {
-            **{"at": clock.of_plan(version)[1], "run": story.id, "actor": "controller", "source": "", "action": action},
-            **{"target": f"plan {version}", "result": result, "detail": {"from": "solving", "reason": "", "key": "k"}},
+            "at": clock.of_plan(version)[1],
+            "run": story.id,
+            "actor": "controller",
+            "source": "",
+            "action": action,
+            "target": f"plan {version}",
+            "result": result,
+            "detail": {"from": "solving", "reason": "", "key": "k"},
         }
         for version in range(2, size.num_plans + 1)
         for action, result in (("plan.create", "queued"), ("plan.status", "ready"), ("plan.status", "rejected"))

@@ -13,7 +13,9 @@ Does not hold tables; see `db.models`.
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,6 +85,10 @@ class Document(TypeDecorator[Any]):
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return _decoded(value)
 
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """On SQLite the text itself tells whether anything is encoded in it; most documents hold nothing."""
+        return _from_text if dialect.name == "sqlite" else super().result_processor(dialect, coltype)
+
 
 class Label(TypeDecorator[str]):
     """Text; a NUL character becomes U+FFFD."""
@@ -122,6 +128,13 @@ def _encoded_key(key: str) -> str:
 
 def _without_nul(text: str) -> str:
     return text.replace("\x00", "\ufffd")
+
+
+def _from_text(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text  # a bare number comes as one; None stays
+    value = json.loads(text)
+    return _decoded(value) if '"$' in text else value
 
 
 def _decoded(value: Any) -> Any:

@@ -232,7 +232,7 @@ def statuses(store: Store, run: int, *, limit: int) -> dict[int, str]:
     """The status of the newest plans by version, newest first: cheap, since no document is read."""
     query = select(PlanRow.version, PlanRow.status).where(PlanRow.run == run).order_by(PlanRow.version.desc())
     with store.reading() as session:
-        return {version: status for version, status in session.execute(query.limit(limit))}
+        return {row.version: row.status for row in session.execute(query.limit(limit))}
 
 
 def some(store: Store, run: int, versions: Collection[int]) -> list[PlanView]:

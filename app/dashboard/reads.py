@@ -228,7 +228,7 @@ class _Feed:
         self._attempt: str | None = None
         self._series = _Series()
         self._windows: dict[int, _Series] = {}
-        self._rates: dict[int, list[tuple[int, float]]] = {}
+        self._rates: dict[int, tuple[int, list[tuple[int, float]]]] = {}
         self._plans: dict[int, PlanView] = {}
         self._devices: list[DeviceView] = []
         self._window = RateWindow(steps=(), phases=(), rates={})
@@ -265,10 +265,11 @@ class _Feed:
             last_step = self.snapshot().run.step
             if last_step is None:
                 return []
-            known = self._rates.get(device, [])
-            if len(known) > 2 * MAX_SAMPLES:
-                known = []
-            start = known[-1][0] + 1 if known else max(last_step - MAX_SAMPLES + 1, 0)
+            begin = max(last_step - MAX_SAMPLES + 1, since_step or 0)
+            first, known = self._rates.get(device, (begin, []))
+            if len(known) > 2 * MAX_SAMPLES or begin < first:  # too long, or more is asked for than before
+                first, known = begin, []
+            start = known[-1][0] + 1 if known else begin
             if start <= last_step:
                 fresh = history.samples(
                     store(), self._run, devices=[device], since_step=start, until_step=last_step, limit=MAX_SAMPLES
@@ -276,7 +277,7 @@ class _Feed:
                 known = [*known, *((sample.step, sample.rate) for sample in fresh)]
                 if len(self._rates) >= MAX_FOLLOWED and device not in self._rates:
                     self._rates.clear()
-                self._rates[device] = known
+                self._rates[device] = (first, known)
             return _thinned([entry for entry in known if since_step is None or entry[0] >= since_step])
 
     def _read(self) -> Snapshot:

@@ -17,7 +17,7 @@ VARIABLE = "MALLEUS_REFRESH_LOG"
 
 
 def logged(draw: Callable[..., None]) -> Callable[..., None]:
-    """The same function; each call appends `{"part", "seconds", "cpu_s", "at"}` to the log, also when it is cut short."""
+    """The same function; each call appends part, `seconds`, `cpu_s` and `at` to the log, also when it is cut short."""
     file = os.environ.get(VARIABLE)
     if not file:
         return draw
