@@ -15,9 +15,9 @@ _mount = st.components.v2.component("malleus_visibility", js=assets.loader("visi
 
 
 def watch_visibility() -> None:
-    """Mounts the watcher; once a page, outside of live parts. The browser fetches the plot library meanwhile."""
+    """Mounts the watcher; once a page, outside of live parts."""
     with st.container(key="visibility"):
-        _mount(key=_KEY, data={"preload": assets.plotly_url()}, on_hidden_change=lambda: None)
+        _mount(key=_KEY, on_hidden_change=lambda: None)
 
 
 def live_part(draw: Callable[..., None], *, every_s: float) -> Callable[..., Any]:

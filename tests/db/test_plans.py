@@ -182,3 +182,12 @@ def test_unknown_plan(store: Store, run: RunView, version: int) -> None:
         plans.get(store, 1, version)
     with pytest.raises(InputError, match="unknown run 5"):
         plans.get(store, 5, 1)
+
+
+def test_statuses_and_some(store: Store, run: RunView) -> None:
+    for number in range(3):
+        request(store, key=f"shift-{number}")
+    plans.move(store, 1, 3, "rejected", reason="no")
+    assert list(plans.statuses(store, 1, limit=3).items()) == [(4, "queued"), (3, "rejected"), (2, "queued")]
+    assert plans.some(store, 1, {1, 3, 99}) == [plans.get(store, 1, 3), plans.get(store, 1, 1)]
+    assert plans.some(store, 1, ()) == []
