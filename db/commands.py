@@ -25,6 +25,7 @@ from db.run_config import RunConfig
 from db.store import Store
 
 MAX_KEY_LENGTH = 200
+MAX_REASON_LENGTH = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def submit(
 
     Kinds and arguments: `inject` {devices: [int], rate: float, for_s: float | None}, `clear`
     {devices: [int] | None (all)}, `pause`, `resume`, `stop`, `checkpoint`, `replan`, `approve` |
-    `reject` | `rollback` {version: int}, `set_mode` {mode: str}.
+    `reject` | `rollback` {version: int, reason: str (why, for the audit; may be empty)}, `set_mode` {mode: str}.
 
     Args:
         key: idempotency key within the run; the same key twice gives the same command.
@@ -295,14 +296,24 @@ def _positive(name: str, value: Any) -> float:
 
 
 def _version(session: Session, row: RunRow, arguments: Arguments, statuses: tuple[str, ...]) -> Arguments:
-    _only(arguments, "version")
+    _only(arguments, "version", "reason")
     version = arguments.get("version")
     if isinstance(version, bool) or not isinstance(version, int):
         raise InputError(f"version must be a plan version, given {version!r}")
     plan = plans.found(session, row.id, version)
     if plan.status not in statuses:
         raise InputError(f"plan {version} is {plan.status}, expected one that is {' or '.join(statuses)}")
-    return {"version": version}
+    return {"version": version, "reason": _reason(arguments.get("reason"))}
+
+
+def _reason(value: Any) -> str:
+    """On one line."""
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"reason must be a text, given {value!r}")
+    text = " ".join((value or "").split())
+    if len(text) > MAX_REASON_LENGTH:
+        raise InputError(f"reason must have at most {MAX_REASON_LENGTH} characters, given {len(text)}")
+    return text
 
 
 def _found(session: Session, id: int) -> CommandRow:

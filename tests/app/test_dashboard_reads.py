@@ -187,13 +187,13 @@ def test_a_plan_at_its_end_is_read_once(store: Store, monkeypatch: pytest.Monkey
         story.propose(story.plan, status="rejected", reason="no-better-plan")
     assert [plan.status for plan in reads.snapshot(story.id).plans] == [*["rejected"] * 3, "active", "superseded"]
     asked: list[set[int]] = []
-    whole = plans.some
+    whole = plans.of_versions
 
-    def watched(of: Store, run: int, versions: set[int]) -> list[PlanView]:
+    def watched(of: Store, run: int, versions: set[int]) -> dict[int, PlanView]:
         asked.append(set(versions))
         return whole(of, run, versions)
 
-    monkeypatch.setattr(plans, "some", watched)
+    monkeypatch.setattr(plans, "of_versions", watched)
     waiting = story.propose(seeded_store.absorbing_plan())
     found = {plan.version: plan for plan in reads.snapshot(story.id).plans}
     assert asked == [{1, 2, waiting}], "the first, the active one and what is new"

@@ -31,7 +31,8 @@ def submit(store: Store, kind: str, arguments: dict[str, Any] | None = None, **f
         ("checkpoint", {}, {}),
         ("replan", {}, {}),
         ("set_mode", {"mode": "manual"}, {"mode": "manual"}),
-        ("reject", {"version": 1}, {"version": 1}),
+        ("reject", {"version": 1}, {"version": 1, "reason": ""}),
+        ("reject", {"version": 1, "reason": " too\nrisky "}, {"version": 1, "reason": "too risky"}),
     ],
 )
 def test_submit(store: Store, run: RunView, kind: str, arguments: dict[str, Any], kept: dict[str, Any]) -> None:
@@ -70,6 +71,8 @@ def test_submit(store: Store, run: RunView, kind: str, arguments: dict[str, Any]
         ("approve", {"version": 4}, "run 1 has no plan 4, known versions: 1"),
         ("approve", {"version": 2**70}, "run 1 has no plan"),
         ("approve", {"version": 1}, "plan 1 is approved, expected one that is ready"),
+        ("reject", {"version": 1, "reason": 7}, "reason must be a text, given 7"),
+        ("reject", {"version": 1, "reason": "x" * 501}, "reason must have at most 500 characters, given 501"),
         ("rollback", {"version": 1}, "plan 1 is approved, expected one that is superseded"),
     ],
 )
@@ -157,8 +160,10 @@ def test_finish(store: Store, run: RunView) -> None:
 def test_a_ready_plan_can_be_approved_and_a_superseded_one_brought_back(store: Store, run: RunView) -> None:
     fields: dict[str, Any] = {"trigger": "t", "rates": {}, "parent": 1, "requested_by": "ann"}
     plans.add(store, 1, document=PLAN, key="a", **fields)
-    assert submit(store, "approve", {"version": 2}).arguments == {"version": 2}
+    assert submit(store, "approve", {"version": 2}).arguments == {"version": 2, "reason": ""}
     plans.move(store, 1, 1, "active")
     plans.move(store, 1, 2, "approved")
     plans.move(store, 1, 2, "active")
-    assert submit(store, "rollback", {"version": 1}).arguments == {"version": 1}
+    command = submit(store, "rollback", {"version": 1, "reason": "it was faster"})
+    assert command.arguments == {"version": 1, "reason": "it was faster"}
+    assert audit.entries(store, 1)[0].detail["arguments"]["reason"] == "it was faster"
