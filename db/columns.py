@@ -13,7 +13,9 @@ Does not hold tables; see `db.models`.
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +23,7 @@ from sqlalchemy import JSON, DateTime, Dialect, Double, Text
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 _FLOAT_KEY = "$float"
+_CONTAINERS = (dict, list)
 
 
 MAX_INTEGER = 2**63 - 1
@@ -82,6 +85,10 @@ class Document(TypeDecorator[Any]):
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return _decoded(value)
 
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """On SQLite the text itself tells whether anything is encoded in it; most documents hold nothing."""
+        return _from_text if dialect.name == "sqlite" else super().result_processor(dialect, coltype)
+
 
 class Label(TypeDecorator[str]):
     """Text; a NUL character becomes U+FFFD."""
@@ -123,11 +130,22 @@ def _without_nul(text: str) -> str:
     return text.replace("\x00", "\ufffd")
 
 
+def _from_text(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text  # a bare number comes as one; None stays
+    value = json.loads(text)
+    return _decoded(value) if '"$' in text else value
+
+
 def _decoded(value: Any) -> Any:
+    """Containers only are looked into: plans and digests are thousands of plain values."""
     if isinstance(value, dict):
-        if set(value) == {_FLOAT_KEY}:
+        if len(value) == 1 and _FLOAT_KEY in value:
             return float(value[_FLOAT_KEY])
-        return {key[1:] if key.startswith("$") else key: _decoded(entry) for key, entry in value.items()}
+        return {
+            key[1:] if key[:1] == "$" else key: _decoded(entry) if type(entry) in _CONTAINERS else entry
+            for key, entry in value.items()
+        }
     if isinstance(value, list):
-        return [_decoded(entry) for entry in value]
+        return [_decoded(entry) if type(entry) in _CONTAINERS else entry for entry in value]
     return value

@@ -331,6 +331,19 @@ def switch_digests(store: Store, run: int, id: int) -> tuple[dict[str, Any], dic
     return found.digests_before, found.digests_after
 
 
+def newest_switches(store: Store, run: int, *, after_id: int = 0, limit: int = 1000) -> list[SwitchView]:
+    """The last `limit` switches of a run with a larger id than `after_id`, oldest first, rejected ones too."""
+    query = (
+        select(SwitchRow)
+        .where(SwitchRow.run == run, SwitchRow.id > after_id)
+        .order_by(SwitchRow.id.desc())
+        .limit(limit)
+        .options(defer(SwitchRow.digests_before), defer(SwitchRow.digests_after))
+    )
+    with store.reading() as session:
+        return [_switch_view(row) for row in reversed(session.scalars(query).all())]
+
+
 def devices(store: Store, run: int) -> list[DeviceView]:
     """The devices of a run, by id."""
     query = select(DeviceRow).where(DeviceRow.run == run).order_by(DeviceRow.device)

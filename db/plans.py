@@ -282,6 +282,13 @@ def set_measured(store: Store, run: int, version: int, seconds: float) -> None:
         found(session, run, version).measured_s = seconds
 
 
+def statuses(store: Store, run: int, *, limit: int) -> dict[int, str]:
+    """The status of the newest plans by version, newest first: cheap, since no document is read."""
+    query = select(PlanRow.version, PlanRow.status).where(PlanRow.run == run).order_by(PlanRow.version.desc())
+    with store.reading() as session:
+        return {row.version: row.status for row in session.execute(query.limit(limit))}
+
+
 def get(store: Store, run: int, version: int) -> PlanView:
     """One plan.
 

@@ -7,7 +7,7 @@ thinned: each one stands for the steps up to the next. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
@@ -29,6 +29,9 @@ RECENT_STEPS = 10
 
 MIN_CALM_STEPS = 3
 """Healthy train steps needed before their median is believed."""
+
+Predictions = dict[frozenset[tuple[int, float]], "float | None"]
+"""Predicted step seconds of a run's first plan, by stragglers."""
 
 DEFINITIONS = {
     "step": "The last optimizer step that the engine has reported.",
@@ -96,6 +99,7 @@ def headline(
     *,
     active_version: int | None,
     profile: ModelProfile | None,
+    predictions: Predictions | None = None,
 ) -> Headline:
     """Computes the figures.
 
@@ -103,6 +107,7 @@ def headline(
         steps: in step order, possibly down-sampled; the last ones should be complete.
         rates_now: measured rates of the last steps, by device.
         plans: of the run, any order; those without a document are ignored.
+        predictions: of the first plan under this profile, as earlier calls left them; grows.
     """
     documents = {plan.version: plan for plan in plans if plan.document is not None}
     healthy_s, is_measured = healthy_reference(steps, history, _document(documents, active_version), profile)
@@ -111,7 +116,16 @@ def headline(
     measured_s = step_s_now(steps)
     bound_now = bound_s(healthy_s, known, history.num_devices)
     first = _document(documents, min(documents, default=None))
-    lost_s, saved_s = _lost_and_saved(steps, history, healthy_s, first, min(documents, default=None), profile)
+    known_s = {} if predictions is None else predictions
+
+    def stay_s(rates: Mapping[int, float]) -> float | None:
+        """Of the first plan; a long run has the same stragglers again and again."""
+        key = frozenset(rates.items())
+        if key not in known_s:
+            known_s[key] = _predicted(first, profile, rates)
+        return known_s[key]
+
+    lost_s, saved_s = _lost_and_saved(steps, history, healthy_s, min(documents, default=None), stay_s)
     return Headline(
         healthy_s=healthy_s,
         is_healthy_measured=is_measured,
@@ -171,9 +185,8 @@ def _lost_and_saved(
     steps: Sequence[StepView],
     history: RateHistory,
     healthy_s: float | None,
-    first: Plan | None,
     first_version: int | None,
-    profile: ModelProfile | None,
+    predicted_s: Callable[[Mapping[int, float]], float | None],
 ) -> tuple[float, float]:
     if healthy_s is None:
         return 0.0, 0.0
@@ -183,7 +196,7 @@ def _lost_and_saved(
         lost_s += num_steps * max(typical_s - healthy_s, 0.0)
         if version == first_version:
             continue
-        stay_s = _predicted(first, profile, stragglers)
+        stay_s = predicted_s(stragglers)
         if stay_s is not None and math.isfinite(stay_s):
             saved_s += num_steps * max(stay_s - typical_s, 0.0)
     return lost_s, saved_s

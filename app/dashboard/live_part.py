@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app.dashboard import assets
+from app.dashboard.refresh_log import logged
 
 _KEY = "malleus_visibility"
 _mount = st.components.v2.component("malleus_visibility", js=assets.loader("visibility.js"), isolate_styles=False)
@@ -23,4 +24,4 @@ def live_part(draw: Callable[..., None], *, every_s: float) -> Callable[..., Any
     """A function that draws a part of the page, again every `every_s` seconds while the tab is visible."""
     state = st.session_state.get(_KEY)
     is_hidden = bool(state.get("hidden")) if isinstance(state, Mapping) else False
-    return st.fragment(draw, run_every=None if is_hidden else every_s)
+    return st.fragment(logged(draw), run_every=None if is_hidden else every_s)

@@ -7,7 +7,7 @@ bound for the whole run without reading a single raw sample. Pure.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -65,14 +65,14 @@ def rate_history(episodes: Sequence[EpisodeView], plans: Sequence[PlanView], num
         plans: in any order; their rates refine an episode that was under way when they were made.
     """
     changes: list[tuple[datetime, int, float]] = []
+    made = sorted(plans, key=lambda plan: plan.created_at)
+    made_at = [plan.created_at for plan in made]
     for episode in episodes:
         changes.append((episode.start_at, episode.device, episode.rate))
-        for plan in plans:
-            is_inside = episode.start_at < plan.created_at and (
-                episode.end_at is None or plan.created_at < episode.end_at
-            )
+        stop = None if episode.end_at is None else bisect_left(made_at, episode.end_at)
+        for plan in made[bisect_right(made_at, episode.start_at) : stop]:
             rate = plan.rates.get(episode.device)
-            if is_inside and rate is not None and rate >= HEALTHY_BELOW:
+            if rate is not None and rate >= HEALTHY_BELOW:
                 changes.append((plan.created_at, episode.device, rate))
         if episode.end_at is not None:
             changes.append((episode.end_at, episode.device, 1.0))

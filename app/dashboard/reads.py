@@ -18,18 +18,19 @@ from pathlib import Path
 import streamlit as st
 
 from app import health as system
+from app.dashboard.headline import Predictions
 from app.dashboard.plan_story import PlanStory, last_switches
 from app.dashboard.rate_feed import RateFeed, RatePicture
 from app.dashboard.snapshot import Snapshot
 from app.dashboard.table import Sorting
 from app.health_facts import Item
 from app.local import run_log
-from db import audit, checkpoints, commands, episodes, heartbeats, history, injections, plans, rates, runs
+from db import audit, checkpoints, commands, episodes, heartbeats, history, injections, plans, rates, runs, transitions
 from db.audit import AuditView, Choices, Filter
 from db.commands import CommandView
 from db.episodes import EpisodeView
 from db.heartbeats import BeatView
-from db.history import DeviceView, RateWindow, StepView, SwitchView
+from db.history import DeviceView, EvaluationView, RateWindow, StepView, SwitchView
 from db.injections import InjectionView
 from db.messages import utc_now
 from db.plans import PlanJob, PlanRun, PlanView, Selection
@@ -72,6 +73,15 @@ MAX_FOLLOWED = 16
 LOOK_BACK_STEPS = 500
 """How far back a feed looks for the last word of a device that is silent when it begins."""
 
+MAX_PLANS = 200
+MAX_SWITCHES = 1000
+"""The newest of a run that are kept in memory and drawn on its time axis."""
+
+RECENT_EPISODES = 20
+"""Newest episodes looked at with every refresh."""
+
+MAX_PREDICTIONS = 5000
+
 SAMPLES_AT_ONCE = 60_000
 """Samples summed up by one query of a rate feed over all devices, which reads them in a row."""
 
@@ -94,7 +104,7 @@ MAX_RAN = 1000
 """Plans whose predictions are compared with what was measured."""
 
 RELOAD_S = 30.0
-"""Everything but steps is read in full this often, in between only what is new."""
+"""Devices, episodes and evaluations are read in full this often, in between only what is new."""
 
 
 MAX_DRILL_STEPS = 3_000
@@ -537,13 +547,18 @@ class _Feed:
         self._attempt: str | None = None
         self._series = _Series()
         self._windows: dict[int, _Series] = {}
-        self._rates: dict[int, list[tuple[int, float]]] = {}
+        self._rates: dict[int, tuple[int, list[tuple[int, float]]]] = {}
         self._plans: dict[int, PlanView] = {}
         self._devices: list[DeviceView] = []
         self._window = RateWindow(steps=(), phases=(), rates={})
         self._window_step: int | None = None
         self._heard_at: dict[int, datetime] = {}
         self._has_looked_back = False
+        self._episodes: dict[int, EpisodeView] = {}
+        self._switches: list[SwitchView] = []
+        self._evaluations: list[EvaluationView] = []
+        self._predictions: Predictions = {}
+        self._predicting: object = None
 
     def snapshot(self) -> Snapshot:
         with self._lock:
@@ -569,10 +584,11 @@ class _Feed:
             last_step = self.snapshot().run.step
             if last_step is None:
                 return []
-            known = self._rates.get(device, [])
-            if len(known) > 2 * MAX_SAMPLES:
-                known = []
-            start = known[-1][0] + 1 if known else max(last_step - MAX_SAMPLES + 1, 0)
+            begin = max(last_step - MAX_SAMPLES + 1, since_step or 0)
+            first, known = self._rates.get(device, (begin, []))
+            if len(known) > 2 * MAX_SAMPLES or begin < first:  # too long, or more is asked for than before
+                first, known = begin, []
+            start = known[-1][0] + 1 if known else begin
             if start <= last_step:
                 fresh = history.samples(
                     store(), self._run, devices=[device], since_step=start, until_step=last_step, limit=MAX_SAMPLES
@@ -580,7 +596,7 @@ class _Feed:
                 known = [*known, *((sample.step, sample.rate) for sample in fresh)]
                 if len(self._rates) >= MAX_FOLLOWED and device not in self._rates:
                     self._rates.clear()
-                self._rates[device] = known
+                self._rates[device] = (first, known)
             return _thinned([entry for entry in known if since_step is None or entry[0] >= since_step])
 
     def _read(self) -> Snapshot:
@@ -591,16 +607,16 @@ class _Feed:
         if attempt != self._attempt:  # the steps of the attempt before, from its checkpoint on, are void
             self._attempt = attempt
             self._series, self._windows, self._rates, self._window_step = _Series(), {}, {}, None
+            self._evaluations = []
         is_reload = time.monotonic() - self._reloaded_at > RELOAD_S
         if is_reload:
             self._devices = history.devices(db, self._run)
-            self._plans = {entry.version: entry for entry in plans.all_plans(db, self._run, limit=200)}
             self._reloaded_at = time.monotonic()
-        else:
-            self._plans |= {entry.version: entry for entry in plans.all_plans(db, self._run, limit=10)}
-        for version in {1, run.active_plan_version, run.target_plan_version} - {None, *self._plans}:
-            assert version is not None
-            self._plans[version] = plans.get(db, self._run, version)
+        self._read_plans(run)
+        self._read_events(is_reload)
+        predicting = (run.profile, run.attempt)
+        if predicting != self._predicting or len(self._predictions) > MAX_PREDICTIONS:
+            self._predicting, self._predictions = predicting, {}
         self._series.extend(self._run, run.step)
         self._read_window(run.step)
         return Snapshot(
@@ -611,13 +627,43 @@ class _Feed:
             heard_at=dict(self._heard_at),
             devices=self._devices,
             plans=sorted(self._plans.values(), key=lambda entry: -entry.version),
-            episodes=episodes.all_episodes(db, self._run, limit=SNAPSHOT_EPISODES),
+            episodes=sorted(self._episodes.values(), key=lambda entry: -entry.id)[:SNAPSHOT_EPISODES],
             injections=injections.all_injections(db, self._run, limit=200),
-            switches=history.switches(db, self._run),
-            evaluations=history.evaluations(db, self._run, limit=MAX_POINTS),
+            switches=self._switches,
+            evaluations=self._evaluations,
             commands=commands.recent(db, self._run, limit=20),
             beats=beats(),
+            predictions=self._predictions,
         )
+
+    def _read_plans(self, run: RunView) -> None:
+        """Of a plan that was known to be at its end nothing changes, so documents are read once."""
+        db = store()
+        newest = plans.statuses(db, self._run, limit=MAX_PLANS)
+        wanted = {
+            version
+            for version, status in newest.items()
+            if version not in self._plans
+            or self._plans[version].status != status
+            or not transitions.is_final(transitions.PLAN, status)
+        }
+        wanted |= {1, run.target_plan_version, run.active_plan_version or 1}
+        kept = {version: entry for version, entry in self._plans.items() if version in newest}
+        self._plans = kept | plans.of_versions(db, self._run, wanted)
+
+    def _read_events(self, is_reload: bool) -> None:
+        """Switches are only added; an episode changes until it has ended; evaluations are void with their attempt."""
+        db, last = store(), self._switches[-1].id if self._switches else 0
+        self._switches = [*self._switches, *history.newest_switches(db, self._run, after_id=last)][-MAX_SWITCHES:]
+        fresh = episodes.all_episodes(db, self._run, limit=SNAPSHOT_EPISODES if is_reload else RECENT_EPISODES)
+        lasting = episodes.all_episodes(db, self._run, is_open=True, limit=SNAPSHOT_EPISODES)
+        ended = {entry.id for entry in self._episodes.values() if entry.is_open} - {entry.id for entry in lasting}
+        if ended - {entry.id for entry in fresh}:
+            fresh = episodes.all_episodes(db, self._run, limit=SNAPSHOT_EPISODES)
+        self._episodes |= {entry.id: entry for entry in [*fresh, *lasting]}
+        since = self._evaluations[-1].step + 1 if self._evaluations and not is_reload else None
+        found = history.evaluations(db, self._run, since_step=since, limit=MAX_POINTS)
+        self._evaluations = found if since is None else [*self._evaluations, *found][-MAX_POINTS:]
 
     def _read_window(self, last_step: int | None) -> None:
         if last_step == self._window_step:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from statistics import median
@@ -20,7 +20,7 @@ from app.dashboard.alert import Alert, Situation, alert
 from app.dashboard.charts import EvaluationPoint, RatePoint, StepPoint
 from app.dashboard.device_grid import Cell, cell_state
 from app.dashboard.event_lanes import Mark
-from app.dashboard.headline import Headline, headline, parsed
+from app.dashboard.headline import Headline, Predictions, headline, parsed
 from app.dashboard.rate_colors import HEALTHY_BELOW
 from app.dashboard.rate_history import RateHistory, rate_history
 from planner.cost import plan_step_s
@@ -43,6 +43,10 @@ STALE_AFTER_S = 5.0
 SERVICE_SILENT_S = 10.0
 """A service whose last beat is older than this counts as silent."""
 
+CONTROLLER_SILENT_S = 4.0
+"""The same for the controller, which beats every second. Less than `STALE_AFTER_S`: the engine is heard through it, so
+its silence must be known before anybody blames the engine."""
+
 SILENT_STEPS = 2
 """A device that measured nothing in this many last steps is silent."""
 
@@ -60,6 +64,7 @@ class Snapshot:
         switches, evaluations: oldest first.
         commands: the last ones, newest first.
         beats: by service.
+        predictions: what the snapshots of a run have computed so far, shared between them.
     """
 
     run: RunView
@@ -75,6 +80,7 @@ class Snapshot:
     evaluations: Sequence[EvaluationView]
     commands: Sequence[CommandView]
     beats: Mapping[str, BeatView]
+    predictions: Predictions = field(default_factory=dict)
 
     @cached_property
     def rates(self) -> dict[int, float]:
@@ -115,6 +121,7 @@ class Snapshot:
             self.switches,
             active_version=self.active_version,
             profile=self.profile,
+            predictions=self.predictions,
         )
 
     @property
@@ -143,7 +150,7 @@ class Snapshot:
         if beat is None:
             return math.inf
         age_s = (self.now - beat.at).total_seconds()
-        return age_s if age_s > SERVICE_SILENT_S else None
+        return age_s if age_s > (CONTROLLER_SILENT_S if service == "controller" else SERVICE_SILENT_S) else None
 
     @cached_property
     def alert(self) -> Alert:
@@ -204,7 +211,11 @@ class Snapshot:
 
     def points(self, steps: Sequence[StepView]) -> list[StepPoint]:
         """Steps with the capacity bound of their moment."""
-        healthy_s = self.figures.healthy_s
+        bounds: dict[int, float | None] = {}
+        for step in steps:
+            span = self.history.span(step.at)
+            if span not in bounds:
+                bounds[span] = self.history.bound_s(step.at, self.figures.healthy_s)
         return [
             StepPoint(
                 step=step.step,
@@ -213,7 +224,7 @@ class Snapshot:
                 loss=step.loss,
                 plan_version=step.plan_version,
                 phase=step.phase,
-                bound_s=self.history.bound_s(step.at, healthy_s),
+                bound_s=bounds[self.history.span(step.at)],
             )
             for step in steps
         ]

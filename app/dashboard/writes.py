@@ -128,8 +128,12 @@ def note_login(person: access.Person) -> None:
         _note("access.login", actor=person.name, result=person.role)
 
 
-def refusal(snapshot: Snapshot) -> str:
-    """Why a command to this run cannot work now; empty if it can."""
+def refusal(snapshot: Snapshot, *, needs_engine: bool = True) -> str:
+    """Why a command to this run cannot work now; empty if it can.
+
+    Args:
+        needs_engine: the engine must carry it out (the controller alone sets the mode, rejects and notes a stop).
+    """
     run = snapshot.run
     if not run.is_open:
         return f"Run {run.id} has ended ({run.status})."
@@ -137,6 +141,8 @@ def refusal(snapshot: Snapshot) -> str:
     if silent_s is not None:
         since = "has never been heard" if silent_s == float("inf") else f"has been silent for {q.age(silent_s)}"
         return f"The controller {since}; nobody would take the command up."
+    if needs_engine and snapshot.is_stale:
+        return f"The engine has been silent for {q.age(snapshot.data_age_s)}; nobody would carry the command out."
     return read_only()
 
 

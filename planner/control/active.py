@@ -134,7 +134,7 @@ class ActivePlan:
 
     def _recorded_reason(self, version: int) -> str:
         """Why the engine refused, from SQL: the message was recorded and then forgotten by a restart."""
-        for switch in reversed(history.switches(self._context.store, self._run)):
+        for switch in reversed(history.newest_switches(self._context.store, self._run)):
             if switch.plan_version == version and switch.outcome == "rejected":
                 return switch.reason
         return "it went on with its plan and did not say why"

@@ -274,7 +274,7 @@ class Planning:
         moved = diff(Plan.from_json(self._active.plan.document), Plan.from_json(plan.document), profile).moved_bytes
         moves = [
             Move(num_bytes=switch.bytes_moved, pause_s=switch.pause_s)
-            for switch in history.switches(self._context.store, self._run)
+            for switch in history.newest_switches(self._context.store, self._run)
             if switch.outcome == "applied"
         ]
         done = 0 if view.step is None else view.step + 1

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.dashboard import reads
-from db import history
+from db import history, plans
 from db.errors import InputError, StoreError
+from db.plans import PlanView
 from db.store import Store
 from tests.app import seeded_store
 from tests.app.seeded_run import SeededRun, config_of
@@ -178,3 +179,50 @@ def test_an_unreachable_store_is_one_clear_error(tmp_path: Path, monkeypatch: py
     reads.store.clear()
     with pytest.raises(StoreError, match="no database at"):
         reads.all_runs()
+
+
+def test_a_plan_at_its_end_is_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    story = seeded_store.straggling_run(store, begin_at=BEGIN)
+    for _ in range(3):
+        story.propose(story.plan, status="rejected", reason="no-better-plan")
+    assert [plan.status for plan in reads.snapshot(story.id).plans] == [*["rejected"] * 3, "active", "superseded"]
+    asked: list[set[int]] = []
+    whole = plans.of_versions
+
+    def watched(of: Store, run: int, versions: set[int]) -> dict[int, PlanView]:
+        asked.append(set(versions))
+        return whole(of, run, versions)
+
+    monkeypatch.setattr(plans, "of_versions", watched)
+    waiting = story.propose(seeded_store.absorbing_plan())
+    found = {plan.version: plan for plan in reads.snapshot(story.id).plans}
+    assert asked == [{1, 2, waiting}], "the first, the active one and what is new"
+    assert found[waiting].document is not None
+    story.measured(2.2).switch(seeded_store.absorbing_plan(), waiting).steps(2)
+    found = {plan.version: plan for plan in reads.snapshot(story.id).plans}
+    assert (found[2].status, found[2].measured_s, found[waiting].status) == ("superseded", 2.2, "active")
+
+
+def test_episodes_that_end_and_switches_are_followed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "RECENT_EPISODES", 1)
+    story = SeededRun(store, config_of("many"), begin_at=BEGIN).start().steps(8)
+    for device, rate in ((1, 2.57), (2, 5.42), (3, 1.4)):
+        story.rates[device] = rate
+        story.detect(device)
+    assert [entry.is_open for entry in reads.snapshot(story.id).episodes] == [True] * 3
+    story.recover(1).detect(4)
+    found = reads.snapshot(story.id).episodes
+    assert [(entry.device, entry.is_open) for entry in found] == [(4, True), (3, True), (2, True), (1, False)]
+    for _ in range(2):
+        version = story.propose(seeded_store.absorbing_plan())
+        story.switch(seeded_store.absorbing_plan(), version).steps(1)
+        assert reads.snapshot(story.id).switches[-1].plan_version == version
+    assert list(reads.snapshot(story.id).switches) == history.switches(store, story.id)
+
+
+def test_a_devices_rates_are_read_from_the_first_step_shown(store: Store) -> None:
+    story = seeded_store.healthy_run(store, begin_at=BEGIN, num_steps=50)
+    assert [step for step, _ in reads.device_rates(story.id, 3, since_step=40)] == list(range(40, 50))
+    story.steps(2)
+    assert [step for step, _ in reads.device_rates(story.id, 3, since_step=45)] == list(range(45, 52))
+    assert [step for step, _ in reads.device_rates(story.id, 3, since_step=None)] == list(range(52)), "more than before"

@@ -184,6 +184,13 @@ def test_unknown_plan(store: Store, run: RunView, version: int) -> None:
         plans.get(store, 5, 1)
 
 
+def test_statuses(store: Store, run: RunView) -> None:
+    for number in range(3):
+        request(store, key=f"shift-{number}")
+    plans.move(store, 1, 3, "rejected", reason="no")
+    assert list(plans.statuses(store, 1, limit=3).items()) == [(4, "queued"), (3, "rejected"), (2, "queued")]
+
+
 def many(store: Store, number: int) -> None:
     """Plans 2 to number + 1: every third rejected, predicted seconds that fall and rise."""
     for index in range(number):

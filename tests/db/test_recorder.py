@@ -68,6 +68,8 @@ def test_a_whole_attempt(store: Store, run: RunView) -> None:
     assert [(view.plan_version, view.outcome, view.digests_equal, view.phases) for view in moved] == [
         (2, "applied", True, {"migrate": 0.2})
     ]
+    assert history.newest_switches(store, 1) == moved
+    assert history.newest_switches(store, 1, after_id=moved[0].id) == []
     before, after = history.switch_digests(store, 1, moved[0].id)
     assert before == after == {"layers.0.w": {"weight": "ab", "exp_avg": "cd"}}
     actions = [(entry.action, entry.result) for entry in reversed(audit.entries(store, 1))]

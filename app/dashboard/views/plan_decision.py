@@ -24,7 +24,7 @@ LABELS = {"approve": "Approve", "reject": "Reject", "rollback": "Roll back to th
 
 def mode_and_replan(snapshot: Snapshot) -> None:
     """The two buttons at the head of the page."""
-    run, why_not = snapshot.run, writes.refusal(snapshot)
+    run, why_not = snapshot.run, writes.refusal(snapshot, needs_engine=False)
     key = writes.settle("mode").key[:8]  # once a choice is answered, the next one is asked anew
     help_ = why_not or "Who decides on a better plan."
     with st.popover(f"Mode: {run.mode}", disabled=bool(why_not), help=help_, key=f"plans_mode_ask_{key}"):
