@@ -20,11 +20,12 @@ from db import audit, plans, runs, transitions
 from db.columns import fits
 from db.errors import InputError
 from db.messages import utc_now
-from db.models import CommandRow, RunRow
+from db.models import CommandRow, RunRow, WhatIfRow
 from db.run_config import RunConfig
 from db.store import Store
 
 MAX_KEY_LENGTH = 200
+MAX_REASON = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,8 @@ def submit(
 
     Kinds and arguments: `inject` {devices: [int], rate: float, for_s: float | None}, `clear`
     {devices: [int] | None (all)}, `pause`, `resume`, `stop`, `checkpoint`, `replan`, `approve` |
-    `reject` | `rollback` {version: int}, `set_mode` {mode: str}.
+    `reject` | `rollback` {version: int}, `set_mode` {mode: str}, `propose` {document: plan (its rules are
+    the controller's to check), reason: str, what_if: int | None}.
 
     Args:
         key: idempotency key within the run; the same key twice gives the same command.
@@ -254,6 +256,20 @@ def _set_mode(_session: Session, _row: RunRow, arguments: Arguments) -> Argument
     return {"mode": arguments["mode"]}
 
 
+def _propose(session: Session, row: RunRow, arguments: Arguments) -> Arguments:
+    _only(arguments, "document", "reason", "what_if")
+    document, reason, what_if = (arguments.get(name) for name in ("document", "reason", "what_if"))
+    if not isinstance(document, Mapping) or "pipelines" not in document:
+        raise InputError(f"document must be a plan, given {document!r:.80}")
+    if not isinstance(reason or "", str) or len(reason or "") > MAX_REASON:
+        raise InputError(f"reason must be a text of at most {MAX_REASON} characters, given {reason!r:.80}")
+    if what_if is not None:
+        known = session.get(WhatIfRow, what_if) if fits(what_if) else None
+        if known is None or known.run != row.id:
+            raise InputError(f"what_if must be one that started from run {row.id}, given {what_if!r}")
+    return {"document": dict(document), "reason": " ".join((reason or "").split()), "what_if": what_if}
+
+
 _CHECKS: dict[str, Callable[[Session, RunRow, Arguments], Arguments]] = {
     "inject": _inject,
     "clear": _clear,
@@ -266,6 +282,7 @@ _CHECKS: dict[str, Callable[[Session, RunRow, Arguments], Arguments]] = {
     "rollback": _rollback,
     "replan": _nothing,
     "set_mode": _set_mode,
+    "propose": _propose,
 }
 
 KINDS: tuple[str, ...] = tuple(_CHECKS)

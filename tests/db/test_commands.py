@@ -32,6 +32,8 @@ def submit(store: Store, kind: str, arguments: dict[str, Any] | None = None, **f
         ("replan", {}, {}),
         ("set_mode", {"mode": "manual"}, {"mode": "manual"}),
         ("reject", {"version": 1}, {"version": 1}),
+        ("propose", {"document": PLAN}, {"document": PLAN, "reason": "", "what_if": None}),
+        ("propose", {"document": PLAN, "reason": " a\nb "}, {"document": PLAN, "reason": "a b", "what_if": None}),
     ],
 )
 def test_submit(store: Store, run: RunView, kind: str, arguments: dict[str, Any], kept: dict[str, Any]) -> None:
@@ -71,6 +73,11 @@ def test_submit(store: Store, run: RunView, kind: str, arguments: dict[str, Any]
         ("approve", {"version": 2**70}, "run 1 has no plan"),
         ("approve", {"version": 1}, "plan 1 is approved, expected one that is ready"),
         ("rollback", {"version": 1}, "plan 1 is approved, expected one that is superseded"),
+        ("propose", {}, "document must be a plan, given None"),
+        ("propose", {"document": {"schema": 1}}, "document must be a plan, given {'schema': 1}"),
+        ("propose", {"document": PLAN, "reason": "x" * 201}, "reason must be a text of at most 200 characters"),
+        ("propose", {"document": PLAN, "reason": 3}, "reason must be a text .*, given 3"),
+        ("propose", {"document": PLAN, "what_if": 7}, "what_if must be one that started from run 1, given 7"),
     ],
 )
 def test_refused_with_nothing_written(
