@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -109,6 +110,21 @@ def rollback(
 ) -> None:
     """Go back to an earlier plan (the one before the active one, if no version is given)."""
     _decide(run, "rollback", version, ("superseded",), no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+
+
+def propose(
+    run: RunArgument,
+    file: Annotated[Path, typer.Argument(help="JSON file with the plan: its document, or what `plan --json` printed.")],
+    reason: Annotated[str, typer.Option(help="Why, for the audit.")] = "",
+    no_wait: NoWaitOption = False,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Propose a plan of one's own: it becomes a version that waits for approval."""
+    from app.plan_move import plan_in_file
+
+    arguments = {"document": plan_in_file(file, str(file)).to_json(), "reason": reason}
+    submit(run, "propose", arguments, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 def submit(

@@ -61,6 +61,8 @@ def wording(command: CommandView) -> str:
         return f"{'roll back to' if command.kind == 'rollback' else command.kind} plan v{arguments['version']}"
     if command.kind == "set_mode":
         return f"set mode {arguments.get('mode')}"
+    if command.kind == "propose":
+        return "propose a plan" + (f" (what-if {arguments['what_if']})" if arguments.get("what_if") else "")
     return command.kind
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import streamlit as st
 
 from app.dashboard import frame
-from app.dashboard.views import inject, live, plans, runs
+from app.dashboard.views import inject, live, plans, runs, what_if
 from db.errors import StoreError
 
 REFRESH_BROKEN_S = 3.0
 RUNS = "Runs"
+WHAT_IF = "What-if"
 
 frame.PAGES.update(
     {
@@ -21,6 +22,7 @@ frame.PAGES.update(
         "live": st.Page(live.show, title="Live", url_path="live"),
         "inject": st.Page(inject.show, title="Inject", url_path="inject"),
         "plans": st.Page(plans.show, title="Plans", url_path="plans"),
+        "what-if": st.Page(what_if.show, title=WHAT_IF, url_path="what-if"),
     }
 )
 
@@ -30,7 +32,7 @@ def main() -> None:
     page = st.navigation(list(frame.PAGES.values()), position="top")
     try:
         run = frame.current_run()
-        is_about_one_run = page.title != RUNS
+        is_about_one_run = page.title not in (RUNS, WHAT_IF)
         frame.dress(run if is_about_one_run else None, page.title)
         frame.corner(has_picker=is_about_one_run, run=run)
         page.run()

@@ -17,7 +17,7 @@ from datetime import datetime
 import streamlit as st
 
 from app.dashboard.snapshot import Snapshot
-from db import audit, commands, episodes, heartbeats, history, injections, plans, runs
+from db import audit, commands, episodes, heartbeats, history, injections, plans, runs, what_ifs
 from db.audit import AuditView
 from db.commands import CommandView
 from db.heartbeats import BeatView
@@ -27,6 +27,7 @@ from db.plans import PlanView
 from db.runs import RunView
 from db.settings import Settings
 from db.store import Store
+from db.what_ifs import WhatIfView
 
 FRESH_S = 0.6
 """Browsers that ask again within this time share one read."""
@@ -126,6 +127,20 @@ def plan_page(run: int, *, limit: int, offset: int) -> list[PlanView]:
 
 def num_plans(run: int) -> int:
     return plans.count(store(), run)
+
+
+def what_if(id: int) -> WhatIfView:
+    """One what-if as it stands this moment, or `InputError`."""
+    return what_ifs.get(store(), id)
+
+
+def what_if_page(run: int | None, *, limit: int, offset: int) -> list[WhatIfView]:
+    """What-ifs of a run or of all, newest first."""
+    return what_ifs.recent(store(), run=run, limit=limit, offset=offset)
+
+
+def num_what_ifs(run: int | None) -> int:
+    return what_ifs.count(store(), run=run)
 
 
 def command(id: int) -> CommandView:

@@ -1,7 +1,7 @@
 """Command rows: the only module of the dashboard that writes.
 
-Every write is a command (`db.commands.submit`) that the controller picks up; the page then waits for
-the engine to report it. Writing needs the installation's token, which a person enters once a browser
+Every write is a command (`db.commands.submit`) or a what-if (`db.what_ifs.submit`) that the controller picks up;
+the page then waits for what comes of it. Writing needs the installation's token, which a person enters once a browser
 session; it is kept in that session only. Each form instance has an idempotency key, so a double click
 or a rerun acts once.
 """
@@ -20,9 +20,10 @@ import streamlit as st
 
 from app.dashboard import quantities as q
 from app.dashboard import reads
-from app.dashboard.snapshot import Snapshot
-from db import commands
-from db.errors import InputError, StoreError
+from app.dashboard.snapshot import SERVICE_SILENT_S, Snapshot
+from db import commands, what_ifs
+from db.errors import InputError, StoreError, TransitionError
+from db.messages import utc_now
 
 _TOKEN, _ACTOR, _FORMS = "malleus_token", "malleus_actor", "malleus_forms"
 
@@ -116,6 +117,65 @@ def decide(run: int, kind: str, version: int, reason: str) -> None:
     """
     why = " ".join(reason.split())[:MAX_REASON]
     submit(run, kind, {"version": version}, form="decide", by=f"{actor()} ({why})" if why else "")
+
+
+def ask_refusal() -> str:
+    """Why a what-if cannot be answered now; empty if it can."""
+    beats = reads.beats()
+    for service in ("controller", "worker"):
+        beat = beats.get(service)
+        age_s = None if beat is None else (utc_now() - beat.at).total_seconds()
+        if age_s is None or age_s > SERVICE_SILENT_S:
+            since = "has never been heard" if age_s is None else f"has been silent for {q.age(age_s)}"
+            return f"The {service} {since}; nobody would answer. `malleus up` starts it."
+    return "" if is_unlocked() else READ_ONLY
+
+
+def ask(request: Mapping[str, Any], run: int | None) -> int | None:
+    """Asks a what-if; returns its id, or None if it was refused (the form `ask` knows why).
+
+    The same question from the same form instance is the same what-if.
+    """
+    state = form_state("ask")
+    state.error = ""
+    if not is_unlocked():
+        state.error = READ_ONLY
+        return None
+    digest = hashlib.sha256(json.dumps([run, request], sort_keys=True).encode()).hexdigest()[:12]
+    try:
+        asked = what_ifs.submit(
+            reads.store(), request, run=run, actor=actor(), source="dashboard", key=f"{state.key}:{digest}"
+        )
+    except (InputError, StoreError) as error:
+        state.error = str(error)
+        return None
+    state.command = asked.id
+    return asked.id
+
+
+def withdraw(id: int) -> None:
+    """Cancels a what-if; one that has ended meanwhile stays as it is."""
+    state = form_state("ask")
+    state.error = ""
+    if not is_unlocked():
+        state.error = READ_ONLY
+        return
+    try:
+        what_ifs.cancel(reads.store(), id, actor=actor())
+    except TransitionError:
+        return
+    except (InputError, StoreError) as error:
+        state.error = str(error)
+
+
+def settle_ask() -> Form:
+    """Called when the page draws the form: a what-if that has ended makes room for a new instance."""
+    state = form_state("ask")
+    if state.command is not None and not reads.what_if(state.command).is_open:
+        fresh = Form(error=state.error)
+        st.session_state[_FORMS]["ask"] = fresh
+        return fresh
+    return state
 
 
 def form_state(form: str) -> Form:

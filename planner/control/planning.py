@@ -182,10 +182,11 @@ class Planning:
         Raises:
             InputError: the run is not calibrated, the plan breaks a rule, or it is what runs already.
         """
-        active, rates = self._active.plan, self._watch.detector.rates_for_planning()
-        current = None if active is None or active.document is None else Plan.from_json(active.document)
+        active = self._active.plan
+        if view.profile is None or active is None or active.document is None:
+            raise InputError("the run is not calibrated yet, expected one that trains")
+        rates, current = self._watch.detector.rates_for_planning(), Plan.from_json(active.document)
         plan = checked_proposal(document, view, rates=rates, current=current)
-        assert active is not None
         if plan == current:
             raise InputError(f"the proposed plan is what plan {active.version} runs already")
         source = f"what-if {what_if}" if what_if is not None else "proposed"
