@@ -10,7 +10,6 @@ from app.dashboard import quantities as q
 from app.dashboard.device_grid import rate_style
 from app.dashboard.facts import facts
 from app.dashboard.memory_bars import largest_share
-from app.dashboard.plan_map import summary
 from app.dashboard.table import Column, Row, table
 from app.dashboard.what_if_answer import Answer, Choice
 from app.plan_move import PlannedMove
@@ -101,13 +100,13 @@ def comparison(answer: Answer, choice: Choice, *, names: tuple[str, str]) -> str
         ("Gap to the bound", gap_words(answer.gap(current_s)), gap_words(answer.gap(choice.step_s)), ""),
         ("Devices at work", _count(now), _count(new), ""),
         ("Fullest device", _memory(answer, now), _memory(answer, new), ""),
-        ("Shape", "" if now is None else _shape(now), _shape(new), ""),
     ]
-    return table(
+    drawn = table(
         columns,
         [Row(key=name, cells=[escape(name), *(escape(cell) for cell in cells)]) for name, *cells in rows],
         label="The plan in use and the plan that was found",
     )
+    return f'<div class="head"><h3>Side by side</h3></div>{drawn}'
 
 
 def move_facts(move: PlannedMove) -> str:
@@ -154,7 +153,7 @@ def choices(answer: Answer, chosen: int) -> str:
                 q.percent(entry.step_s / first_s - 1),
                 q.num_bytes(entry.moved_bytes),
                 _memory(answer, entry.plan),
-                escape(("in use: " if entry.is_current else "") + f"{_shape(entry.plan)}; {summary(entry.plan)}"),
+                escape(("in use: " if entry.is_current else "") + _shape(entry.plan)),
             ],
             is_picked=index == chosen,
         )
@@ -200,7 +199,7 @@ def _memory(answer: Answer, plan: Plan | None) -> str:
 
 
 def _shape(plan: Plan) -> str:
-    """`2 pipelines of 2 and 3 stages, TP 1 to 4`."""
+    """`2 pipelines of 2 stages, TP 2, 8 devices, micro-batches of 1`."""
     depths = sorted({len(pipeline.stages) for pipeline in plan.pipelines})
     degrees = sorted({stage.tp_degree for _, _, stage in plan.places()})
 
@@ -209,4 +208,5 @@ def _shape(plan: Plan) -> str:
 
     pipelines = f"{plan.dp_degree} pipeline{'s' if plan.dp_degree != 1 else ''}"
     stages = f"{span(depths)} stage{'s' if depths != [1] else ''}"
-    return f"{pipelines} of {stages}, TP {span(degrees)}"
+    size = f"micro-batches of {plan.micro_batch_size}"
+    return f"{pipelines} of {stages}, TP {span(degrees)}, {len(plan.active)} devices, {size}"

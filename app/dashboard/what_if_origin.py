@@ -164,32 +164,16 @@ def request_origin(request: WhatIfRequest, run: int | None) -> Origin:
 
 def uniform_plan(cluster: ClusterSpec, profile: ModelProfile, train: TrainSpec) -> Plan | None:
     """The fastest plan of equal groups and pipelines that fits a healthy cluster; None if none does."""
-    found: list[tuple[float, Plan]] = []
     size = train.micro_batch_sizes[0]
+    degrees = [degree for degree in GROUP_SIZES if degree <= train.max_tp and degree in profile.compute_s[size]]
+    found: list[tuple[float, Plan]] = []
     for dp in range(train.dp_range[0], train.dp_range[1] + 1):
-        for tp in (degree for degree in GROUP_SIZES if degree <= train.max_tp and degree in profile.compute_s[size]):
-            if len(cluster.devices) % (dp * tp):
-                continue
-            try:
-                plan = even_plan(
-                    cluster.nodes,
-                    num_layers=profile.num_layers,
-                    num_micro_batches=train.global_batch // size,
-                    micro_batch_size=size,
-                    dp_degree=dp,
-                    tp_degree=tp,
-                    pp_degree=len(cluster.devices) // (dp * tp),
-                )
-            except PlanError:
-                continue
-            if not violations(
-                plan,
-                cluster=cluster,
-                num_layers=profile.num_layers,
-                global_batch=train.global_batch,
-                profile=profile,
-            ):
-                found.append((plan_step_s(plan, profile, {}), plan))
+        for tp in degrees:
+            for pp in range(len(cluster.devices) // (dp * tp), 0, -1):
+                plan = _fitting(cluster, profile, train, (dp, tp, pp))
+                if plan is not None:  # a shallower one leaves more devices idle
+                    found.append((plan_step_s(plan, profile, {}), plan))
+                    break
     return min(found, key=lambda entry: entry[0])[1] if found else None
 
 
@@ -208,6 +192,30 @@ def as_request(origin: Origin, train: TrainSpec, rates: Mapping[int, float]) -> 
         num_steps=origin.num_steps,
         time_limit_s=origin.time_limit_s,
     )
+
+
+def _fitting(
+    cluster: ClusterSpec, profile: ModelProfile, train: TrainSpec, degrees: tuple[int, int, int]
+) -> Plan | None:
+    """The even plan of these DP, TP and PP degrees; None if it breaks a rule."""
+    size = train.micro_batch_sizes[0]
+    dp, tp, pp = degrees
+    try:
+        plan = even_plan(
+            cluster.nodes,
+            num_layers=profile.num_layers,
+            num_micro_batches=train.global_batch // size,
+            micro_batch_size=size,
+            dp_degree=dp,
+            tp_degree=tp,
+            pp_degree=pp,
+        )
+    except PlanError:
+        return None
+    broken = violations(
+        plan, cluster=cluster, num_layers=profile.num_layers, global_batch=train.global_batch, profile=profile
+    )
+    return None if broken else plan
 
 
 def _rates_now(snapshot: Snapshot) -> tuple[dict[int, float], tuple[int, ...]]:

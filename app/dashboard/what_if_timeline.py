@@ -16,6 +16,9 @@ from planner.spec import ModelProfile
 MOST_EVENTS = 2_000
 """The slowest pipelines only beyond so many: the page draws two charts, and keeps them while it is looked at."""
 
+LANE_NAMES_PX = 320
+"""Room for the names of the lanes, the same in both charts, so that equal times stand below each other."""
+
 
 def step_timeline(
     plan: Plan, profile: ModelProfile, rates: Mapping[int, float], palette: Palette, *, end_s: float
@@ -34,6 +37,8 @@ def step_timeline(
     shown = shown_pipelines(events, most_events=MOST_EVENTS)
     chart = figure(plan, events, profile=profile, rates=rates, shown=shown, palette=palette)
     chart["layout"]["xaxis"]["range"] = [0, 1.01 * end_s]
+    chart["layout"]["margin"] |= {"t": 30, "l": LANE_NAMES_PX}
+    chart["layout"]["height"] -= 50
     chart["config"] = {"displayModeBar": False, "responsive": True}
     note = "" if len(shown) == plan.dp_degree else f"The {len(shown)} slowest of {plan.dp_degree} pipelines."
     return chart, note

@@ -161,7 +161,7 @@ def _cells(draft: Draft) -> list[Cell]:
 def _settings(draft: Draft) -> None:
     nothing = not draft.selected
     rate = draft.shared_rate
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with st.container(horizontal=True, vertical_alignment="top"):
         st.segmented_control(
             f"Rate of {q.devices(draft.selected)}" if draft.selected else "Rate of the selected devices",
             what_if_draft.PRESETS,
@@ -203,7 +203,7 @@ def _search(draft: Draft) -> None:
         what_if_draft.possible_tp(origin),
         what_if_draft.most_dp(origin),
     )
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with st.container(horizontal=True, vertical_alignment="top"):
         chosen = st.multiselect(
             "Micro-batch sizes",
             sizes,
