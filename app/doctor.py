@@ -45,8 +45,12 @@ print(json.dumps({"version": pulp.__version__, "best": round(pulp.value(model.ob
 """
 _TORCH = """
 import json, torch, torch.distributed as dist
-print(json.dumps({"version": torch.__version__, "gloo": dist.is_available() and dist.is_gloo_available(),
-                  "cuda": torch.cuda.device_count()}))
+there = dist.is_available()
+gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+nccl = bool(gpus) and there and dist.is_nccl_available()
+print(json.dumps({"version": torch.__version__, "gloo": there and dist.is_gloo_available(),
+                  "cuda": torch.version.cuda, "gpus": [torch.cuda.get_device_name(i) for i in range(gpus)],
+                  "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl else None}))
 """
 
 
@@ -76,7 +80,7 @@ def examine(settings: Settings) -> list[Check]:
         _dashboard(settings, is_up),
         _clock(settings),
         _solver(),
-        _torch(),
+        *_engine(_tried(_TORCH) if importlib.util.find_spec("torch") else {}),
     ]
 
 
@@ -176,17 +180,33 @@ def _solver() -> Check:
     return Check(name="solver", state="ok", found=f"PuLP {answer['version']} with HiGHS solves")
 
 
-def _torch() -> Check:
-    if importlib.util.find_spec("torch") is None:
-        return Check(name="engine", state="failed", found="torch is not installed: the engine needs it")
-    answer = _tried(_TORCH)
+def _engine(answer: dict[str, Any] | None) -> list[Check]:
+    """What the engine computes with.
+
+    Args:
+        answer: of `_TORCH`; empty without torch, None if it cannot be imported.
+    """
     if answer is None:
         version = importlib.metadata.version("torch")
-        return Check(name="engine", state="failed", found=f"torch {version} cannot be imported")
+        return [Check(name="engine", state="failed", found=f"torch {version} cannot be imported")]
+    if not answer:
+        return [Check(name="engine", state="failed", found="torch is not installed: the engine needs it")]
+    version = f"torch {answer['version']}"
     if not answer["gloo"]:
-        return Check(name="engine", state="failed", found=f"torch {answer['version']} without gloo")
-    cuda = f"{answer['cuda']} CUDA devices" if answer["cuda"] else "no CUDA device (emulated devices only)"
-    return Check(name="engine", state="ok", found=f"torch {answer['version']}, gloo, {cuda}")
+        return [Check(name="engine", state="failed", found=f"{version} without gloo"), _gpus(answer)]
+    return [Check(name="engine", state="ok", found=f"{version}, gloo"), _gpus(answer)]
+
+
+def _gpus(answer: dict[str, Any]) -> Check:
+    """GPUs are not needed: without them devices are emulated."""
+    if not answer["gpus"]:
+        why = f"CUDA {answer['cuda']}" if answer["cuda"] else "torch built without CUDA"
+        return Check(name="gpus", state="off", found=f"none found ({why}): emulated devices only")
+    counts = {name: answer["gpus"].count(name) for name in answer["gpus"]}
+    found = ", ".join(f"{count} x {name}" for name, count in counts.items()) + f", CUDA {answer['cuda']}"
+    if not answer["nccl"]:
+        return Check(name="gpus", state="off", found=f"{found}, torch without NCCL: emulated devices only")
+    return Check(name="gpus", state="ok", found=f"{found}, NCCL {answer['nccl']}")
 
 
 def _tried(script: str) -> dict[str, Any] | None:

@@ -117,7 +117,7 @@ def _switches(rank: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
     import torch.distributed as dist
 
-    from engine.groups import Groups, needed_groups
+    from engine.groups import Groups
     from engine.layout import layout
     from engine.migration import migrate
     from engine.parameters import parameters
@@ -151,8 +151,7 @@ def _switches(rank: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         return device // 4
 
     size = ItemBytes(weight=4, gradient=4, state=4)
-    groups, shard = Groups(), Shard(spread(0), rank, torch.float32, torch.float32)
-    groups.prepare(needed_groups(shard.layout))
+    groups, shard = Groups(is_used=False), Shard(spread(0), rank, torch.float32, torch.float32)
     shard.initialise(0)
     rows = []
     for number in range(1, arguments.switches + 1):

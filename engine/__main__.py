@@ -18,6 +18,7 @@ import torch.distributed as dist
 from db.errors import BusError, InputError
 from db.run_config import RunConfig
 from db.settings import Settings
+from engine.backend import select
 from engine.step_trace import TraceRequest
 from engine.trainer import Trainer, agree_on_first
 from engine.uplink import Uplink
@@ -50,11 +51,12 @@ def main() -> int:
 
             uplink = BusUplink(Settings.from_env().broker_url, arguments.run_id)
             uplink.set_state("starting", step=0)
-        dist.init_process_group("gloo")
+        backend = select(config)
+        backend.join()
         trace = None
         if arguments.trace_step is not None:
             trace = TraceRequest(step=arguments.trace_step, path=arguments.trace_out)
-        trainer = Trainer(config, uplink, checkpoints=arguments.checkpoints, trace=trace)
+        trainer = Trainer(config, uplink, backend, checkpoints=arguments.checkpoints, trace=trace)
         ending = trainer.train(agree_on_first(uplink, FIRST_DOCUMENT_TIMEOUT_S))
         if uplink:
             uplink.set_state(ending, step=trainer.step)

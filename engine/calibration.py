@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from db.run_config import RunConfig
-from engine.clock import EmulatedClock, Work
+from engine.clock import Clock, Work
 from engine.collectives import all_gather
-from engine.links import Links
+from engine.equipment import Equipment
 from engine.memory import ElementBytes, parameter_bytes
 from engine.model import Decoder
 from engine.parameters import Place, parameters
@@ -47,20 +47,20 @@ class _Timing:
     embed_s: float
 
 
-def calibrate(
-    config: RunConfig, decoder: Decoder, clock: EmulatedClock, links: Links, sync: Callable[[], object]
-) -> ModelProfile:
+def calibrate(config: RunConfig, decoder: Decoder, equipment: Equipment, sync: Callable[[], object]) -> ModelProfile:
     """Measures a profile; the same on every rank.
 
     Args:
+        equipment: its groups, if they are used, are given the node-local ones of every degree.
         sync: one gradient sync and update on scratch tensors.
 
     Collective: all ranks of the world.
     """
     timings: dict[int, dict[int, _Timing]] = {}
     degrees = [degree for degree in GROUP_SIZES if degree <= config.parallel.max_tp]
+    equipment.groups.prepare(team for degree in degrees for team in teams(config, degree))
     for size in config.train.micro_batch_sizes:
-        timings[size] = {degree: _time_layer(config, decoder, clock, links, size, degree) for degree in degrees}
+        timings[size] = {degree: _time_layer(config, decoder, equipment, size, degree) for degree in degrees}
     rows = timings[config.train.micro_batch_sizes[0]]
     first = rows[degrees[0]]
     activation = config.model.seq_len * config.model.hidden_size * decoder.dtype.itemsize
@@ -78,8 +78,8 @@ def calibrate(
         forward_share=first.forward_s / first.compute_s,
         embed_s={b: {n: timing.embed_s for n, timing in row.items()} for b, row in timings.items()},
         head_s={b: {n: timing.head_s for n, timing in row.items()} for b, row in timings.items()},
-        send_s=_time_send(config, decoder, links),
-        sync_s=_agreed(_repeat(sync)),
+        send_s=_time_send(config, decoder, equipment),
+        sync_s=_agreed(_repeat(sync, equipment)),
         max_tp=config.parallel.max_tp,
         layer_bytes={
             b: tuple(
@@ -95,6 +95,10 @@ def calibrate(
     )
 
 
+Flight = tuple[Tensor, Tensor | None]
+"""Input and output of a layer; no output where it is computed again."""
+
+
 class LayerProbe:
     """A layer-shaped workload with weights of its own: for calibration, and for devices on standby."""
 
@@ -108,23 +112,33 @@ class LayerProbe:
                 rows = parameter.shape[0] // (tp.degree if parameter.is_sliced else 1)
                 values = torch.randn(rows, *parameter.shape[1:], generator=generator, dtype=torch.float64) * 0.02
                 name = parameter.name.removeprefix("layers.0.")
-                self.weights[name] = values.to(decoder.dtype).requires_grad_()
+                self.weights[name] = values.to(decoder.torch_device, decoder.dtype).requires_grad_()
 
     def run(self, num_sequences: int) -> None:
         """One layer forward and backward, forward twice if the run recomputes; collective in the group."""
+        self.backward(self.forward(num_sequences))
+
+    def forward(self, num_sequences: int) -> Flight:
+        """One layer forward; the result keeps what its backward needs. Collective in the group."""
         self._tp.clock.configure(num_sequences=num_sequences, tp_degree=self._tp.degree)
-        x = torch.ones(num_sequences, *self._shape, dtype=self._decoder.dtype, requires_grad=True)
-        if self._is_recomputing:
-            with torch.no_grad():
-                self._decoder.layer(x, self.weights, self._tp)
-        y = self._decoder.layer(x, self.weights, self._tp)
+        like = self._decoder
+        x = torch.ones(num_sequences, *self._shape, dtype=like.dtype, device=like.torch_device, requires_grad=True)
+        with torch.set_grad_enabled(not self._is_recomputing):
+            y = self._decoder.layer(x, self.weights, self._tp)
+        return x, None if self._is_recomputing else y
+
+    def backward(self, flight: Flight) -> None:
+        """The backward of what `forward` returned; collective in the group."""
+        x, y = flight
+        if y is None:
+            y = self._decoder.layer(x, self.weights, self._tp)
         self._tp.clock.start(Work.BACKWARD)
         torch.autograd.backward(y, torch.ones_like(y))
         self._tp.clock.drop()
 
     def run_ends(self, num_sequences: int) -> None:
         """Embedding, head and loss, forward and backward; collective in the group."""
-        tokens = torch.zeros(num_sequences, self._shape[0], dtype=torch.int64)
+        tokens = torch.zeros(num_sequences, self._shape[0], dtype=torch.int64, device=self._decoder.torch_device)
         x = self._decoder.embed(tokens, self.weights, self._tp)
         loss = self._decoder.loss(x, tokens, self.weights, self._tp)
         self._tp.clock.start(Work.HEAD)
@@ -132,20 +146,25 @@ class LayerProbe:
         self._tp.clock.drop()
 
 
-def _teams(config: RunConfig, degree: int) -> list[tuple[int, ...]]:
+def teams(config: RunConfig, degree: int) -> list[tuple[int, ...]]:
+    """The node-local groups of a TP degree that calibration measures in."""
     return [node[first : first + degree] for node in config.nodes for first in range(0, len(node) - degree + 1, degree)]
 
 
-def _time_layer(
-    config: RunConfig, decoder: Decoder, clock: EmulatedClock, links: Links, size: int, degree: int
-) -> _Timing:
+def team_probe(config: RunConfig, decoder: Decoder, equipment: Equipment, degree: int) -> LayerProbe | None:
+    """A probe in this rank's node-local group of a degree; None for a device that is left over on its node."""
     rank = dist.get_rank()
-    team = next((team for team in _teams(config, degree) if rank in team), None)
+    team = next((team for team in teams(config, degree) if rank in team), None)
+    return LayerProbe(config, decoder, equipment.tensor_parallel(team, team.index(rank))) if team else None
+
+
+def _time_layer(config: RunConfig, decoder: Decoder, equipment: Equipment, size: int, degree: int) -> _Timing:
+    probe = team_probe(config, decoder, equipment, degree)
+    repeated, clock = equipment.backend.repeated or _repeated, equipment.clock
     own = [math.nan] * 5
-    if team:
-        probe = LayerProbe(config, decoder, TensorParallel(team, team.index(rank), clock, links))
-        layer, wall = _repeated(clock, lambda: probe.run(size))
-        ends, _ = _repeated(clock, lambda: probe.run_ends(size))
+    if probe:
+        layer, wall = repeated(clock, lambda: probe.run(size))
+        ends, _ = repeated(clock, lambda: probe.run_ends(size))
         compute = layer[Work.FORWARD] + layer[Work.BACKWARD]
         forward = layer[Work.FORWARD] / (2 if config.train.recompute else 1)
         own = [compute, max(0.0, wall - compute), forward, ends[Work.HEAD], ends[Work.EMBED]]
@@ -154,7 +173,7 @@ def _time_layer(
     )
 
 
-def _repeated(clock: EmulatedClock, action: Callable[[], None]) -> tuple[dict[Work, float], float]:
+def _repeated(clock: Clock, action: Callable[[], None]) -> tuple[dict[Work, float], float]:
     """Compute seconds by kind, means over the repetitions, and wall seconds of one repetition.
 
     Means, because the clock lets a segment pay for the overshoot of another; what the wall adds to them
@@ -176,15 +195,15 @@ def _repeated(clock: EmulatedClock, action: Callable[[], None]) -> tuple[dict[Wo
     return means, sum(means.values()) + statistics.median(others)
 
 
-def _time_send(config: RunConfig, decoder: Decoder, links: Links) -> float:
+def _time_send(config: RunConfig, decoder: Decoder, equipment: Equipment) -> float:
     """One way of a boundary tensor between two ranks: half a round trip, median over pairs."""
     rank, size = dist.get_rank(), dist.get_world_size()
     peer = rank ^ 1
     if size == 1:
         return 0.0
-    x = torch.zeros(
-        config.train.micro_batch_sizes[0], config.model.seq_len, config.model.hidden_size, dtype=decoder.dtype
-    )
+    links = equipment.links
+    shape = (config.train.micro_batch_sizes[0], config.model.seq_len, config.model.hidden_size)
+    x = torch.zeros(shape, dtype=decoder.dtype, device=decoder.torch_device)
 
     def there_and_back() -> None:
         if peer >= size:
@@ -197,15 +216,16 @@ def _time_send(config: RunConfig, decoder: Decoder, links: Links) -> float:
             arriving.wait()
             links.send(x, peer).wait()
 
-    return _agreed(_repeat(there_and_back)) / 2
+    return _agreed(_repeat(there_and_back, equipment)) / 2
 
 
-def _repeat(action: Callable[[], object]) -> float:
+def _repeat(action: Callable[[], object], equipment: Equipment) -> float:
     seconds = []
     for _ in range(REPETITIONS + 1):
         dist.barrier()
         started = time.perf_counter()
         action()
+        equipment.backend.synchronize()
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds[1:])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 MAX_DEBT_S = 0.05
 
@@ -21,6 +22,30 @@ class Work(Enum):
     BACKWARD = "backward"
     EMBED = "embed"
     HEAD = "head"
+
+
+class Clock(Protocol):
+    """How a device tells time; `EmulatedClock` here, `CudaClock` in `engine.cuda_clock`."""
+
+    rate: float
+
+    def configure(self, *, num_sequences: int, tp_degree: int) -> None:
+        """What the coming segments work on."""
+
+    def start(self, work: Work) -> None:
+        """Opens a segment."""
+
+    def stop(self) -> Work:
+        """Closes the segment, stretched by the rate, and returns what it computed."""
+
+    def drop(self) -> None:
+        """Closes a segment that holds only left-overs."""
+
+    def settle(self) -> None:
+        """Lets what is measured next not pay for what came before."""
+
+    def take(self) -> dict[Work, float]:
+        """Seconds of own compute by kind since the last call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

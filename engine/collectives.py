@@ -1,9 +1,10 @@
-"""Collectives that the engine needs in its own shape.
+"""Collectives that the engine needs in its own shape, each in two ways.
 
-`all_gather` and `reduce_scatter` under the name that this torch release gives them (torch 2.13
-renames `all_gather_into_tensor` and `reduce_scatter_tensor`; the supported range has both); and, by
-messages over `engine.links`, an all-reduce by recursive doubling for the small tensors of tensor
-parallelism, and a reduce-scatter and an all-gather that are started first and waited for later.
+By messages over `engine.links`, for emulated devices: an all-reduce by recursive doubling for the small
+tensors of tensor parallelism, a reduce-scatter and an all-gather that are started first and waited for
+later. In process groups, for GPUs: there ranks that all send first would wait in a circle.
+
+torch 2.13 renames `all_gather_into_tensor` and `reduce_scatter_tensor`; the supported range has both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import pad
 
 from engine.links import Links, Transfer
 
@@ -95,25 +97,6 @@ class StartedReduceScatter:
         return total
 
 
-class StartedGroupReduceScatter:
-    """The same in a process group, for devices whose messages must not cross (NCCL); parts are padded to one length.
-
-    Args:
-        group: of the members, in their order.
-    """
-
-    def __init__(self, parts: Sequence[Tensor], rank: int, group: dist.ProcessGroup) -> None:
-        longest = max(len(part) for part in parts)
-        whole = torch.cat([torch.nn.functional.pad(part, (0, longest - len(part))) for part in parts])
-        self._length, self._part = len(parts[rank]), whole.new_empty(longest)
-        self._work = _scatter(self._part, whole, group=group, async_op=True)
-
-    def wait(self) -> Tensor:
-        """This rank's part."""
-        self._work.wait()
-        return self._part[: self._length]
-
-
 class StartedAllGather:
     """An all-gather on its way: every rank gets every rank's part.
 
@@ -144,21 +127,50 @@ class StartedAllGather:
         return parts
 
 
-class StartedGroupAllGather:
-    """The same in a process group, for devices whose messages must not cross (NCCL); parts are padded to one length.
+_OPERATIONS: dict[Callable[[Tensor, Tensor], Tensor], dist.ReduceOp.RedOpType] = {
+    torch.add: dist.ReduceOp.SUM,
+    torch.maximum: dist.ReduceOp.MAX,
+}
+
+
+def all_reduce_in_group(x: Tensor, combine: Callable[[Tensor, Tensor], Tensor], group: dist.ProcessGroup) -> Tensor:
+    """`x` combined over a process group, in a new tensor (autograd may still need `x`). Collective in `group`.
 
     Args:
-        group: of the members, in their order.
+        combine: `torch.add` or `torch.maximum`.
     """
+    result = x.clone()
+    dist.all_reduce(result, op=_OPERATIONS[combine], group=group)
+    return result
 
-    def __init__(self, own: Tensor, lengths: Sequence[int], group: dist.ProcessGroup) -> None:
-        self._lengths, longest = lengths, max(lengths)
-        self._whole = own.new_empty(longest * len(lengths))
-        padded = torch.nn.functional.pad(own, (0, longest - len(own)))
-        self._work = _gather(self._whole, padded, group=group, async_op=True)
 
-    def wait(self) -> list[Tensor]:
-        """The parts in the order of the ranks."""
-        self._work.wait()
-        rows = self._whole.chunk(len(self._lengths))
-        return [row[:length] for row, length in zip(rows, self._lengths, strict=True)]
+def reduce_scatter_in_group(parts: Sequence[Tensor], rank: int, group: dist.ProcessGroup | None) -> Tensor:
+    """This member's part of the sum of all members' 1-D `parts`, which are padded to one length on the way.
+
+    Collective in `group`; without one there is nobody else.
+
+    Args:
+        parts: what this rank contributes to each member's part, members in the order of the group.
+        rank: this member's position in it.
+    """
+    if group is None:
+        return parts[rank]
+    longest = max(len(part) for part in parts)
+    part = parts[rank].new_empty(longest)
+    _scatter(part, torch.cat([pad(part, (0, longest - len(part))) for part in parts]), group=group)
+    return part[: len(parts[rank])]
+
+
+def all_gather_in_group(own: Tensor, lengths: Sequence[int], group: dist.ProcessGroup | None) -> list[Tensor]:
+    """Every member's 1-D part, in the order of the group; padded to one length on the way.
+
+    Collective in `group`; without one there is nobody else.
+
+    Args:
+        lengths: elements of each member's part.
+    """
+    if group is None:
+        return [own]
+    longest = max(lengths)
+    rows = all_gather(pad(own, (0, longest - len(own))), len(lengths), group).chunk(len(lengths))
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]

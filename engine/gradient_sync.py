@@ -3,23 +3,18 @@
 For each bucket its owners (one a pipeline, two where its ends are tied) reduce-scatter the gradients, so that each
 has the sum for its share; `engine.optimizer` updates the share's master weights; then the owners all-gather the new
 weights. Replicated parameters are updated by the owner of each slice and then gathered inside the
-TP group. A bucket starts as soon as the step's last backward has passed its layers, so its messages
-travel while the earlier layers still compute.
+TP group. By messages, a bucket starts as soon as the step's last backward has passed its layers, so it
+travels while the earlier layers still compute. In process groups (GPUs) buckets follow the last backward one by one,
+in an order that all ranks share: a rank has one collective in flight, and none crosses a message between stages.
 Source: Rajbhandari et al. 2020 (ZeRO stage 1).
 """
 
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from engine.collectives import (
-    StartedAllGather,
-    StartedGroupAllGather,
-    StartedGroupReduceScatter,
-    StartedReduceScatter,
-)
+from engine.collectives import StartedAllGather, StartedReduceScatter, all_gather_in_group, reduce_scatter_in_group
 from engine.groups import Groups
 from engine.layout import Bucket, Span
 from engine.links import Links
@@ -35,37 +30,41 @@ class GradientSync:
     each other the same buckets in the same order.
 
     Args:
-        groups: reduces and gathers in these process groups (NCCL); without them, by messages over `links`.
+        links: for messages, where `groups` are not used.
+        groups: has the owners of every bucket and the TP groups, if they are used.
     """
 
-    def __init__(
-        self, shard: Shard, links: Links, recorder: Recorder | None = None, groups: Groups | None = None
-    ) -> None:
-        self._shard, self._links, self._recorder, self._groups = shard, links, recorder or Recorder(), groups
+    def __init__(self, shard: Shard, links: Links, groups: Groups, recorder: Recorder | None = None) -> None:
+        self._shard, self._links, self._groups, self._recorder = shard, links, groups, recorder or Recorder()
         self._buckets = [
             (tag, bucket) for tag, bucket in enumerate(shard.layout.buckets) if shard.device in bucket.owners
         ]
-        self._started: list[StartedReduceScatter | StartedGroupReduceScatter] = []
+        self._started: list[StartedReduceScatter] = []
 
     def passed(self, layer: int) -> None:
         """The step's last backward has passed `layer` (-1: the embedding): starts what is complete by now."""
-        while len(self._started) < len(self._buckets):
+        while not self._groups.is_used and len(self._started) < len(self._buckets):
             tag, bucket = self._buckets[len(self._started)]
             if bucket.layer < layer:
                 return
-            self._started.append(self._start(tag, bucket))
+            ranks, device = bucket.owners, self._shard.device
+            self._started.append(StartedReduceScatter(self._parts(bucket), ranks, device, self._links, tag))
 
     def reduce(self) -> list[Tensor]:
         """The gradient summed over pipelines, a tensor for each span of the shard's states. Collective."""
-        master = self._shard.states["master"]
-        parts: list[Tensor] = []
+        device, master = self._shard.device, self._shard.states["master"]
+        sums: list[Tensor] = []
         with self._recorder.span("reduce gradients", "sync"):
             self.passed(-1)
-            for (_, bucket), started in zip(self._buckets, self._started, strict=True):
-                share = started.wait().to(master.dtype)
-                parts += share.split([span.num_elements for span in bucket.share(self._shard.device)])
+            for index, (_, bucket) in enumerate(self._buckets):
+                if self._groups.is_used:
+                    group = self._groups.of(bucket.owners)
+                    share = reduce_scatter_in_group(self._parts(bucket), bucket.owners.index(device), group)
+                else:
+                    share = self._started[index].wait()
+                sums += share.to(master.dtype).split([span.num_elements for span in bucket.share(device)])
         self._started.clear()
-        return parts
+        return sums
 
     def spread(self) -> None:
         """New weights, from the master weights of each share, on every holder; gradients are zero again. Collective."""
@@ -74,21 +73,21 @@ class GradientSync:
             self._gather_replicated()
         torch._foreach_zero_(self._shard.grads.tensors)
 
-    def _start(self, tag: int, bucket: Bucket) -> StartedReduceScatter | StartedGroupReduceScatter:
-        parts = self._shard.grads.gather(bucket.spans).split(_lengths(bucket))
-        group = self._groups.of(bucket.owners) if self._groups is not None else None
-        if group is not None:
-            return StartedGroupReduceScatter(parts, bucket.owners.index(self._shard.device), group)
-        return StartedReduceScatter(parts, bucket.owners, self._shard.device, self._links, tag)
+    def _parts(self, bucket: Bucket) -> tuple[Tensor, ...]:
+        return self._shard.grads.gather(bucket.spans).split(_lengths(bucket))
 
     def _gather_buckets(self) -> None:
         weights, master, device = self._shard.weights, self._shard.states["master"], self._shard.device
         started = []
         for tag, bucket in self._buckets:
             share = master.gather(bucket.share(device)).to(weights.dtype)
-            group = self._groups.of(bucket.owners) if self._groups is not None else None
-            started.append(self._gathering(share, _lengths(bucket), bucket.owners, group, tag))
-        for (_, bucket), gathering in zip(self._buckets, started, strict=True):
+            if self._groups.is_used:
+                whole = all_gather_in_group(share, _lengths(bucket), self._groups.of(bucket.owners))
+                weights.scatter(bucket.spans, torch.cat(whole))
+            else:
+                gathering = StartedAllGather(share, _lengths(bucket), bucket.owners, device, self._links, tag)
+                started.append((bucket, gathering))
+        for bucket, gathering in started:
             weights.scatter(bucket.spans, torch.cat(gathering.wait()))
 
     def _gather_replicated(self) -> None:
@@ -100,19 +99,13 @@ class GradientSync:
         parts = [[_part(span, member, stage.tp_degree) for span in spans] for member in range(stage.tp_degree)]
         own = weights.gather(parts[stage.devices.index(device)])
         lengths = [len(own)] * stage.tp_degree
-        group = self._groups.of(stage.devices) if self._groups is not None else None
-        ranks = tuple(sorted(stage.devices))
-        gathered = dict(zip(ranks, self._gathering(own, lengths, ranks, group, tag=0).wait(), strict=True))
-        for member, part in zip(stage.devices, parts, strict=True):
-            weights.scatter(part, gathered[member])
-
-    def _gathering(
-        self, own: Tensor, lengths: list[int], ranks: tuple[int, ...], group: dist.ProcessGroup | None, tag: int
-    ) -> StartedAllGather | StartedGroupAllGather:
-        """Of `ranks`, ascending: the order of the members of a process group."""
-        if group is not None:
-            return StartedGroupAllGather(own, lengths, group)
-        return StartedAllGather(own, lengths, ranks, self._shard.device, self._links, tag)
+        ranks = tuple(sorted(stage.devices))  # the order of the members of a process group
+        if self._groups.is_used:
+            gathered = all_gather_in_group(own, lengths, self._groups.of(stage.devices))
+        else:
+            gathered = StartedAllGather(own, lengths, ranks, device, self._links, tag=0).wait()
+        for rank, values in zip(ranks, gathered, strict=True):
+            weights.scatter(parts[stage.devices.index(rank)], values)
 
 
 def _lengths(bucket: Bucket) -> list[int]:

@@ -2,7 +2,8 @@
 
 Groups are made for the rank tuples that a layout needs and cached while plans need them. A few that no plan needs
 any more stay for a while, because plans come back when a straggler recovers; older ones are destroyed. The world
-group carries point-to-point messages and the control step.
+group carries point-to-point messages and the control step. Emulated devices need none of them: there tensor
+parallelism and gradient sync go by messages over `engine.links`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ class Groups:
 
     Inside a group torch orders members by world rank, whatever the order of the tuple.
 
+    Args:
+        is_used: False for devices whose collectives are messages over links: then no group is ever made.
+
     Collective: every method that says so is called by all ranks of the world with equal arguments.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_used: bool) -> None:
+        self.is_used = is_used
         self._groups: dict[Ranks, dist.ProcessGroup] = {}
         self._needed_at: dict[Ranks, int] = {}
         self._clock = 0
@@ -37,7 +42,9 @@ class Groups:
         return len(self._groups)
 
     def missing(self, needed: Iterable[Ranks]) -> list[Ranks]:
-        """Those that are not there, in the order in which they are made; the same on every rank."""
+        """Those that are used and not there, in the order in which they are made; the same on every rank."""
+        if not self.is_used:
+            return []
         return sorted(ranks for ranks in set(needed) if len(ranks) > 1 and ranks not in self._groups)
 
     def prepare(self, needed: Iterable[Ranks]) -> None:
@@ -52,7 +59,7 @@ class Groups:
     def retain(self, needed: Iterable[Ranks]) -> None:
         """Says which groups are needed from now on; destroys the longest unused ones of many others. Collective."""
         self._clock += 1
-        keep = set(needed)
+        keep = set(needed) & set(self._groups)
         self._needed_at.update(dict.fromkeys(keep, self._clock))
         idle = sorted(set(self._groups) - keep, key=lambda ranks: (-self._needed_at.get(ranks, 0), ranks))
         self.destroy(idle[MAX_IDLE:])
@@ -66,8 +73,8 @@ class Groups:
                 dist.destroy_process_group(group)
 
     def of(self, ranks: Ranks) -> dist.ProcessGroup | None:
-        """The group of these ranks; `None` for a single one."""
-        return self._groups[ranks] if len(ranks) > 1 else None
+        """The group of these ranks; `None` for a single one, and where groups are not used."""
+        return self._groups[ranks] if self.is_used and len(ranks) > 1 else None
 
 
 def needed_groups(layout: Layout) -> set[Ranks]:

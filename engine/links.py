@@ -2,11 +2,13 @@
 
     Links (interface)
     ├── TorchLinks               torch's point-to-point operations on the world group
-    └── socket_links.SocketLinks ranks on one Linux host, by socket; the rest through TorchLinks
+    ├── socket_links.SocketLinks ranks on one Linux host, by socket; the rest through TorchLinks
+    └── nccl_links.NcclLinks     tensors on GPUs, in groups of NCCL: boundary tensors of pipelines only
 
 From one rank to another, messages arrive in the order in which they were sent, and the receives must
-be posted in that order. Sending never waits; a message may be sent before its receive is posted.
-Nothing else is promised: no group, no barrier.
+be posted in that order. The host never waits in `send`; a message may be sent before its receive is posted.
+On the first two nothing more is asked. On NCCL the device does wait, so there the order of all messages of
+all ranks matters (see `engine.nccl_links`). No group is promised, no barrier.
 """
 
 from __future__ import annotations
@@ -31,8 +33,13 @@ class Transfer(Protocol):
 class Links(Protocol):
     """One rank's links to all others."""
 
-    def send(self, x: Tensor, peer: int, tag: int = 0) -> Transfer:
-        """Starts to send a contiguous tensor, which must stay as it is until the transfer is done."""
+    def send(self, x: Tensor, peer: int, tag: int = 0, *, joins_next: bool = False) -> Transfer:
+        """Starts to send a contiguous tensor, which must stay as it is until the transfer is done.
+
+        Args:
+            joins_next: the message may leave together with the next receive of this rank, and does
+                where the two would otherwise wait for each other; one must follow.
+        """
 
     def post(self, out: Tensor, peer: int, tag: int = 0) -> Transfer:
         """Says where the next message of `peer` goes: a contiguous tensor of its shape and type."""
@@ -44,7 +51,7 @@ class Links(Protocol):
 class TorchLinks:
     """Links over the world's process group; a message and its receive have equal tags."""
 
-    def send(self, x: Tensor, peer: int, tag: int = 0) -> Transfer:
+    def send(self, x: Tensor, peer: int, tag: int = 0, *, joins_next: bool = False) -> Transfer:
         return _TorchTransfer(dist.isend(x, peer, tag=tag), x)
 
     def post(self, out: Tensor, peer: int, tag: int = 0) -> Transfer:

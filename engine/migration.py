@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.agreement import broadcast_text, vote
+from engine.allocator import CudaAllocator
 from engine.digest import Digests, digests, local_table
 from engine.errors import MigrationError
 from engine.groups import Groups, needed_groups
@@ -54,8 +55,7 @@ class Outcome:
 def free_bytes(device: torch.device) -> float:
     """Memory that a device can still give, as its driver or the kernel estimates it; infinite where neither says."""
     if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return float(torch.cuda.mem_get_info(device)[0] + unused)
+        return float(CudaAllocator(device).free())
     try:
         rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -16,6 +16,7 @@ from torch import Tensor
 from db.run_config import ModelConfig
 from engine.clock import Work
 from engine.packing import Packing
+from engine.placement import CPU
 from engine.precision import wide
 from engine.tensor_parallel import TensorParallel, VocabParallelCrossEntropy
 
@@ -29,10 +30,10 @@ class Decoder:
     With bf16 weights activations are bf16; rotations, logits and loss are fp32.
     """
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
-        self.config, self.dtype = config, dtype
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, torch_device: torch.device = CPU) -> None:
+        self.config, self.dtype, self.torch_device = config, dtype, torch_device
         self.head_size = config.hidden_size // config.num_heads
-        self.cos, self.sin = _rope(config, self.head_size, dtype)
+        self.cos, self.sin = (table.to(torch_device) for table in _rope(config, self.head_size, dtype))
 
     def embed(self, tokens: Tensor, weights: Weights, tp: TensorParallel) -> Tensor:
         """Vocabulary-parallel embedding; collective in the group."""

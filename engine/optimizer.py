@@ -15,7 +15,9 @@ from torch import Tensor
 from db.run_config import TrainConfig
 from engine.collectives import world_sum
 from engine.gradient_sync import GradientSync
+from engine.groups import Groups
 from engine.links import Links
+from engine.placement import CPU
 from engine.shard import Shard
 from engine.step_trace import Recorder
 
@@ -27,11 +29,17 @@ class Optimizer:
     """Updates one rank's shard.
 
     Collective: `step` is called by every rank of the world after its last backward, standby ones too.
+
+    Args:
+        links: for tensors on the host.
+        groups: see `GradientSync`.
     """
 
-    def __init__(self, shard: Shard, links: Links, config: TrainConfig, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, shard: Shard, links: Links, groups: Groups, config: TrainConfig, recorder: Recorder | None = None
+    ) -> None:
         self._shard, self._config, self._links, self._recorder = shard, config, links, recorder or Recorder()
-        self.sync = GradientSync(shard, links, recorder)
+        self.sync = GradientSync(shard, links, groups, recorder)
         parameters = shard.layout.parameters
         self._is_decayed = [parameters[span.parameter].is_decayed for span in shard.states["master"].spans]
 
@@ -82,7 +90,7 @@ class Optimizer:
 
 
 def _global_norm(gradients: list[Tensor], links: Links) -> float:
-    """Norm over the gradients of all ranks, in float64. Collective: all ranks of the world."""
+    """Norm over the gradients of all ranks, in float64; the host waits for them. Collective: all ranks of the world."""
     squares = [torch.linalg.vector_norm(gradient, dtype=torch.float64) ** 2 for gradient in gradients]
-    total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
+    total = torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64, device=CPU)
     return math.sqrt(float(world_sum(total[None], links)))

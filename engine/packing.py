@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.data.batch import Batch
+from engine.placement import placed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +29,8 @@ def packing_of(batch: Batch, device: torch.device) -> Packing | None:
     """On `device`; None for samples that are not packed: all of a sequence is one text then."""
     if batch.documents is None or batch.positions is None:
         return None
-    documents = batch.documents.to(device)
+    documents = placed(batch.documents, device)
     is_same = documents[:, :, None] == documents[:, None, :]
     size = documents.shape[1]
     is_past = torch.ones(size, size, dtype=torch.bool, device=device).tril()
-    return Packing(positions=batch.positions.to(device), mask=(is_same & is_past)[:, None])
+    return Packing(positions=placed(batch.positions, device), mask=(is_same & is_past)[:, None])

@@ -6,6 +6,7 @@ stage counts and micro-batch counts need nothing special: each pipeline has its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +46,18 @@ def one_f_one_b(stage_index: int, num_stages: int, num_micro_batches: int) -> tu
 def forward_only(num_micro_batches: int) -> tuple[Action, ...]:
     """The actions of every stage in an evaluation: nothing is in flight, so there is nothing to alternate."""
     return tuple(Action("F", index) for index in range(num_micro_batches))
+
+
+def holds(actions: Sequence[Action]) -> tuple[bool, ...]:
+    """For each action whether what it sends may leave together with what the next action receives.
+
+    True where the kind changes: after a forward whose successor is a backward the send goes to the
+    next stage and the receive comes from it, after a backward before a forward both concern the
+    previous one. Each held send is therefore followed by a receive.
+    """
+    return tuple(
+        index + 1 < len(actions) and actions[index + 1].kind != action.kind for index, action in enumerate(actions)
+    )
 
 
 def show(actions: tuple[Action, ...]) -> str:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from engine.layout import Layout, Span
 from engine.model import initial_slice
-from engine.spans import CPU, SpanTensors
+from engine.placement import CPU
+from engine.spans import SpanTensors
 
 STATES = ("master", "exp_avg", "exp_avg_sq")
 

@@ -65,10 +65,10 @@ class SocketLinks:
         self._links = {peer: _Link(peer, sock) for peer, sock in sockets.items()}
         self._by_descriptor = {link.sock.fileno(): link for link in self._links.values()}
 
-    def send(self, x: Tensor, peer: int, tag: int = 0) -> Transfer:
+    def send(self, x: Tensor, peer: int, tag: int = 0, *, joins_next: bool = False) -> Transfer:
         link = self._links.get(peer)
         if link is None:
-            return self._elsewhere.send(x, peer, tag)
+            return self._elsewhere.send(x, peer, tag, joins_next=joins_next)
         transfer = _SocketTransfer(self, link, x)
         link.outgoing.append(transfer)
         link.write()

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.layout import Span
-
-CPU = torch.device("cpu")
+from engine.placement import CPU
 
 
 class SpanTensors:

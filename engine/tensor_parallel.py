@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from engine.clock import EmulatedClock
-from engine.collectives import all_reduce_by_doubling
+from engine.clock import Clock
+from engine.collectives import all_reduce_by_doubling, all_reduce_in_group
 from engine.data.batch import IGNORED
 from engine.links import Links, TorchLinks
 from engine.step_trace import Recorder
@@ -27,17 +28,20 @@ class TensorParallel:
 
     Args:
         ranks: the members' world ranks in order of TP rank; `rank`: this member's position.
+        links: to the other members and to other stages' ranks.
+        group: reduces in this process group; without one, by messages over `links`.
     """
 
     def __init__(
         self,
         ranks: tuple[int, ...],
         rank: int,
-        clock: EmulatedClock,
+        clock: Clock,
         links: Links | None = None,
         recorder: Recorder | None = None,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
-        self.ranks, self.rank, self.clock = ranks, rank, clock
+        self.ranks, self.rank, self.clock, self._group = ranks, rank, clock, group
         self.links, self.recorder = links or TorchLinks(), recorder or Recorder()
 
     @property
@@ -59,7 +63,10 @@ class TensorParallel:
         work = self.clock.stop()
         if self.degree > 1:
             with self.recorder.span("all-reduce", "tp"):
-                x = all_reduce_by_doubling(x, self.ranks, self.rank, combine, self.links)
+                if self._group is None:
+                    x = all_reduce_by_doubling(x, self.ranks, self.rank, combine, self.links)
+                else:
+                    x = all_reduce_in_group(x, combine, self._group)
         self.clock.start(work)
         return x
 
@@ -109,5 +116,5 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         softmax, local, is_here = ctx.saved_tensors
         result = softmax * grad
-        result[torch.arange(len(local)), local] -= grad * is_here
+        result[torch.arange(len(local), device=local.device), local] -= grad * is_here
         return result, None, None

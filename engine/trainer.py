@@ -21,16 +21,19 @@ import torch.distributed as dist
 from db.messages import Desired, DeviceInfo, Evaluation, Hello, Phase, Profile, Step, Switch
 from db.run_config import RunConfig
 from engine.agreement import Exchanged, broadcast_text, exchange, vote
+from engine.backend import Backend, select
 from engine.calibration import LayerProbe, calibrate
 from engine.checkpoint.boundary import Checkpoints
-from engine.clock import EmulatedClock, Emulation, Work
+from engine.clock import Work
 from engine.collectives import world_sum
 from engine.data import Corpus
 from engine.data.sharing import shared_tokens
+from engine.equipment import equip
 from engine.errors import ConfigError
 from engine.flops import mfu, peak_flops
 from engine.foresight import Foresight
-from engine.groups import Groups, needed_groups
+from engine.gpu_memory import with_memory
+from engine.groups import needed_groups
 from engine.identity import identity
 from engine.layout import Layout, layout
 from engine.learning_rate import learning_rate
@@ -44,7 +47,6 @@ from engine.preparation import ItemBytes, Preparation, prepare
 from engine.shard import Shard
 from engine.socket_links import connect
 from engine.step_trace import Recorder, TraceRequest, write
-from engine.tensor_parallel import TensorParallel
 from engine.uplink import Uplink
 from planner.plan import Plan
 from planner.spec import ClusterSpec, ModelProfile
@@ -64,6 +66,7 @@ class Trainer:
 
     Args:
         uplink: on rank 0; `None` elsewhere.
+        backend: the devices; chosen by the configuration if none is given.
         checkpoints: folder of the run's checkpoints; None: `checkpoint.folder` of the configuration.
         trace: a step to write a trace of.
 
@@ -75,6 +78,7 @@ class Trainer:
         self,
         config: RunConfig,
         uplink: Uplink | None,
+        backend: Backend | None = None,
         *,
         checkpoints: Path | None = None,
         trace: TraceRequest | None = None,
@@ -91,16 +95,15 @@ class Trainer:
             nodes=config.nodes, memory_bytes=dict.fromkeys(range(config.num_devices), config.cluster.memory_bytes)
         )
         self._data = Corpus(shared_tokens(config.data, config.model.vocab_size), config)
-        self._decoder = Decoder(config.model, self._dtype)
-        self.clock = EmulatedClock(
-            Emulation(layer_s=config.device.layer_s, head_s=config.device.layer_s * config.device.head_layers)
-        )
-        self._probe = LayerProbe(config, self._decoder, TensorParallel((self.device,), 0, self.clock))
-        self._groups = Groups()
+        self._backend = backend or select(config)
+        self._equipment, self._recorder = equip(self._backend, connect()), Recorder()
+        self._links, self._groups = self._equipment.host_links, self._equipment.groups
+        self.clock = self._equipment.clock
+        self._decoder = Decoder(config.model, self._dtype, self._backend.torch_device)
+        self._probe = LayerProbe(config, self._decoder, self._equipment.tensor_parallel((self.device,), 0))
         self._checkpoints = Checkpoints(config, checkpoints, uplink)
-        self._links, self._recorder = connect(), Recorder()
         self._profile: ModelProfile | None = None
-        self._peak_flops = peak_flops(config)
+        self._peak_flops = peak_flops(config, self._backend.gpu_name)
         self.step = 0
         self.num_skipped_updates = 0
         self._phase: Phase = "first"
@@ -151,8 +154,8 @@ class Trainer:
         self.step = self._checkpoints.start(self.shard)
         self._say_hello()
         started = time.perf_counter()
-        scratch = Optimizer(self._new_shard(spread), self._links, self.config.train)
-        self._profile = calibrate(self.config, self._decoder, self.clock, self._links, lambda: scratch.step(0.0))
+        self._profile = with_memory(self._calibrated(spread), self.config, self._decoder, self._equipment)
+        self._groups.retain(needed_groups(spread))
         if self._uplink:
             self._uplink.send(Profile, profile=self._profile.to_json(), seconds=time.perf_counter() - started)
             self._uplink.set_state("training", step=self.step)
@@ -162,8 +165,12 @@ class Trainer:
         self._take_up(self.shard)
         self._apply_document(first)
 
+    def _calibrated(self, spread: Layout) -> ModelProfile:
+        scratch = Optimizer(self._new_shard(spread), self._links, self._groups, self.config.train)
+        return calibrate(self.config, self._decoder, self._equipment, lambda: scratch.step(0.0))
+
     def _say_hello(self) -> None:
-        own = identity(self.device, self.config.cluster.devices_per_node)
+        own = identity(self.device, self.config.cluster.devices_per_node, self._backend.label)
         infos: list[str] = [broadcast_text(own.model_dump_json(), source=rank) for rank in range(dist.get_world_size())]
         if self._uplink:
             self._uplink.send(
@@ -279,11 +286,11 @@ class Trainer:
         """Makes `shard` the one that trains."""
         self.shard = shard
         self._foresight.trains(shard.layout)
-        self._optimizer = Optimizer(shard, self._links, self.config.train, self._recorder)
+        self._optimizer = Optimizer(shard, self._links, self._groups, self.config.train, self._recorder)
         self._runner: StageRunner | None = None
         place = shard.layout.places.get(self.device)
         if place:
-            tp = TensorParallel(place.stage.devices, place.tp_rank, self.clock, self._links, self._recorder)
+            tp = self._equipment.tensor_parallel(place.stage.devices, place.tp_rank, self._recorder)
             self._runner = StageRunner(
                 plan=shard.layout.plan,
                 place=place,
@@ -308,11 +315,12 @@ class Trainer:
         train = self.config.train
         started = time.perf_counter()
         num_tokens = self._data.num_evaluation_targets(0, train.eval_batches * train.global_batch)
-        loss = 0.0
+        part: torch.Tensor | float = 0.0
         if self._runner:
             for number in range(train.eval_batches):
-                loss += self._runner.evaluate(number * train.global_batch, num_tokens)
-        loss = float(world_sum(torch.tensor([loss], dtype=torch.float64), self._links))
+                part += self._runner.evaluate(number * train.global_batch, num_tokens)
+        loss = float(world_sum(torch.tensor([float(part)], dtype=torch.float64), self._links))
+        self._backend.synchronize()
         self.clock.settle()
         if self._phase == "train":
             self._phase = "evaluation"
@@ -327,7 +335,8 @@ class Trainer:
             self._recorder.start()
         started = time.perf_counter()
         self.clock.take()
-        loss, units, degree = 0.0, 0, 1
+        loss: torch.Tensor | float = 0.0
+        units, degree = 0, 1
         if self._runner:
             num_tokens = self._data.num_targets(first_sample, config.train.global_batch)
             loss = self._runner.run_step(first_sample, num_tokens, self._optimizer.sync)
@@ -336,16 +345,17 @@ class Trainer:
             for _ in range(NUM_PROBES):
                 self._probe.run(plan.micro_batch_size)
             units = NUM_PROBES
-        seconds = self.clock.take()
         rate = learning_rate(config.train, self.step)
         norm = self._optimizer.step(rate)
         self._count_skipped(norm)
+        self._backend.synchronize()
+        seconds = self.clock.take()
         desired = self._uplink.desired() if self._uplink else None
         changed = desired.version if desired and self._document and desired.version != self._document.version else 0
         told = exchange(
             self._links,
             desired_version=changed,
-            loss=loss,
+            loss=float(loss),
             samples=self._runner.consumed if self._runner else [],
             rate=self._rate(seconds, units, plan.micro_batch_size, degree),
             compute_s=sum(seconds.values()) if units else math.nan,
@@ -404,7 +414,7 @@ class Trainer:
             )
 
     def _new_shard(self, spread: Layout) -> Shard:
-        return Shard(spread, self.device, self._dtype, wide(self._dtype))
+        return Shard(spread, self.device, self._dtype, wide(self._dtype), self._backend.torch_device)
 
     def _laid_out(self, plan: Plan) -> Layout:
         return layout(plan, self._parameters, self.config.parallel.max_tp)

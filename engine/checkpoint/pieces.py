@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from engine.placement import host_copies
 from engine.shard import Shard
 from engine.spans import SpanTensors
 
@@ -36,13 +37,14 @@ def staged(shard: Shard) -> dict[str, Pieces]:
     Raises:
         RuntimeError: there is no memory for them.
     """
+    held = {key: row for name, store in shard.states.items() for key, row in _pieces(shard, name, store).items()}
+    copies = iter(host_copies(tensor for pieces in held.values() for tensor in pieces.tensors.values()))
     return {
         key: Pieces(
             num_elements=pieces.num_elements,
-            tensors={start: tensor.detach().to("cpu", copy=True) for start, tensor in pieces.tensors.items()},
+            tensors={start: next(copies) for start in pieces.tensors},
         )
-        for name, store in shard.states.items()
-        for key, pieces in _pieces(shard, name, store).items()
+        for key, pieces in held.items()
     }
 
 

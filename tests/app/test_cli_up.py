@@ -85,7 +85,7 @@ def test_up_and_down(up: _Up) -> None:
     assert second.stdout == ""
 
     checks = {check["name"]: check["state"] for check in json.loads(up.call("doctor", "--json").stdout)}
-    assert set(checks.values()) == {"ok"}, checks
+    assert {state for name, state in checks.items() if name != "gpus"} == {"ok"}, checks
 
     os.kill(up.pid_of("planner.controller"), signal.SIGKILL)
     wait_for(lambda: "the controller ended with status 137" in up.out, "the restart is told")

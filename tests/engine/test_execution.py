@@ -28,22 +28,26 @@ def config() -> RunConfig:
     return base.model_copy(update={"train": train})
 
 
-def train(rank: int, path: str) -> Any:
+def train(rank: int, path: str, is_host: bool) -> Any:
     from engine.step_trace import TraceRequest
     from engine.trainer import Trainer
+    from tests.engine.host_backend import HostBackend
 
     first, second, *_ = (document(number, plan) for number, plan in enumerate(plans(), start=1))
     uplink = ScriptedUplink({3: second}) if rank == 0 else None
-    trainer = Trainer(config(), uplink, trace=TraceRequest(step=TRACED, path=Path(path)))
+    backend = HostBackend(config()) if is_host else None
+    trainer = Trainer(config(), uplink, backend, trace=TraceRequest(step=TRACED, path=Path(path)))
     assert trainer.train(first) == "finished"
     return uplink.sent if uplink else None
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], list[dict[str, Any]]]:
+@pytest.fixture(scope="module", params=[False, True], ids=["emulated", "as on GPUs"])
+def outcome(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[Any], list[dict[str, Any]]]:
     """What the engine said, and the rows of its trace."""
     path = tmp_path_factory.mktemp("trace") / "folder" / "trace.json"
-    sent = run_world(8, train, str(path))[0]
+    sent = run_world(8, train, str(path), request.param)[0]
     return sent, json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
 
 

@@ -22,10 +22,11 @@ def both_ways(rank: int, number: int) -> Any:
     from engine.socket_links import connect
 
     spread = layout(plans()[number], parameters(small_config("float64").model), 4)
-    links, groups = connect(), Groups()
-    groups.prepare(needed_groups(spread))
+    links = connect()
     results = []
-    for used in (None, groups):
+    for is_used in (False, True):
+        groups = Groups(is_used=is_used)
+        groups.prepare(needed_groups(spread))
         shard = Shard(spread, rank, torch.float64, torch.float64)
         shard.initialise(1)
         generator = torch.Generator().manual_seed(rank)
@@ -42,7 +43,7 @@ def both_ways(rank: int, number: int) -> Any:
         dist.all_reduce(expected)
         sums: list[Any] = []
         if place:
-            sync = GradientSync(shard, links, groups=used)
+            sync = GradientSync(shard, links, groups)
             for layer in reversed(range(*place.stage.layers)):
                 sync.passed(layer)
             sums = sync.reduce()

@@ -86,7 +86,7 @@ def most_in_flight(limit: int) -> Callable[[], int]:
 def started(rank: int, seed: int) -> tuple[Shard, Any]:
     from engine.groups import Groups, needed_groups
 
-    spread, groups = layout_of(seed), Groups()
+    spread, groups = layout_of(seed), Groups(is_used=True)
     groups.prepare(needed_groups(spread))
     groups.retain(needed_groups(spread))
     return filled(Shard(spread, rank, torch.float32, torch.float32)), groups

@@ -36,6 +36,7 @@ def update(rank: int, tied: bool) -> dict[str, Any]:
     """One update that is skipped, one with every gradient element 0.5 on every holder."""
     import torch
 
+    from engine.groups import Groups
     from engine.layout import layout
     from engine.optimizer import Optimizer
     from engine.shard import Shard
@@ -44,7 +45,7 @@ def update(rank: int, tied: bool) -> dict[str, Any]:
     spread = layout(plan(), parameters(MODEL.model_copy(update={"tie_embeddings": tied})), 2)
     shard = Shard(spread, rank, torch.float32, torch.float32)
     shard.initialise(1)
-    optimizer = Optimizer(shard, connect(), TRAIN)
+    optimizer = Optimizer(shard, connect(), Groups(is_used=False), TRAIN)
     before = [tensor.clone() for tensor in (*shard.weights.tensors, *shard.states["exp_avg"].tensors)]
     for tensor in shard.grads.tensors:
         tensor.fill_(0.5)

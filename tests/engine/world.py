@@ -14,8 +14,11 @@ from typing import Any
 TIMEOUT_S = 240.0
 
 
-def run_world(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Calls `function(rank, *arguments)` on `size` ranks of one gloo world; results by rank.
+def run_world(size: int, function: Callable[..., Any], *arguments: Any, backend: str = "gloo") -> list[Any]:
+    """Calls `function(rank, *arguments)` on `size` ranks of one world; results by rank.
+
+    Args:
+        backend: of its process group.
 
     Raises:
         AssertionError: a rank raised (with its traceback), died, or did not end in time.
@@ -27,7 +30,9 @@ def run_world(size: int, function: Callable[..., Any], *arguments: Any) -> list[
         for rank in range(size):
             mine, theirs = context.Pipe(duplex=False)
             process = context.Process(
-                target=_rank, args=(theirs, rank, size, str(Path(folder) / "store"), function, arguments), daemon=True
+                target=_rank,
+                args=(theirs, rank, size, str(Path(folder) / "store"), backend, function, arguments),
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -55,14 +60,16 @@ def _result(pipe: Any, rank: int) -> Any:
     return value
 
 
-def _rank(pipe: Any, rank: int, size: int, store: str, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+def _rank(
+    pipe: Any, rank: int, size: int, store: str, backend: str, function: Callable[..., Any], arguments: Sequence[Any]
+) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=TIMEOUT_S)
+        backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=TIMEOUT_S)
     )
     try:
         pipe.send((True, function(rank, *arguments)))
