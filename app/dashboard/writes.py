@@ -24,6 +24,7 @@ from app.dashboard.snapshot import SERVICE_SILENT_S, Snapshot
 from db import commands, what_ifs
 from db.errors import InputError, StoreError, TransitionError
 from db.messages import utc_now
+from db.what_if_request import MAX_LIMIT_S
 
 _TOKEN, _ACTOR, _FORMS = "malleus_token", "malleus_actor", "malleus_forms"
 
@@ -125,7 +126,8 @@ def ask_refusal() -> str:
     for service in ("controller", "worker"):
         beat = beats.get(service)
         age_s = None if beat is None else (utc_now() - beat.at).total_seconds()
-        if age_s is None or age_s > SERVICE_SILENT_S:
+        is_solving = beat is not None and beat.detail.get("state") == "solving"  # it does not beat meanwhile
+        if age_s is None or age_s > SERVICE_SILENT_S + (MAX_LIMIT_S if is_solving else 0.0):
             since = "has never been heard" if age_s is None else f"has been silent for {q.age(age_s)}"
             return f"The {service} {since}; nobody would answer. `malleus up` starts it."
     return "" if is_unlocked() else READ_ONLY

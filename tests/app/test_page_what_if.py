@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.dashboard import reads
-from db import commands, what_ifs
+from db import commands, heartbeats, what_ifs
 from db.store import Store
 from planner.worker import solve_what_if
 from tests.app import seeded_store
-from tests.app.seeded_run import SeededRun
+from tests.app.seeded_run import SeededRun, clock_at
 from tests.app.seeded_store import alive, tell_until_now
 from tests.app.seeded_world import again, close_world, drawings, open_world, page, texts
 from tests.app.story_rows import plain
@@ -212,6 +213,16 @@ def test_a_draft_survives_in_the_address(store: Store, story: SeededRun) -> None
 def press_and_id(store: Store, at: AppTest) -> int:
     press(at, "what_if_ask")
     return what_ifs.recent(store)[0].id
+
+
+@pytest.mark.parametrize(("state", "may_ask"), [("solving", True), ("idle", False)])
+def test_a_worker_that_searches_is_not_silent(store: Store, unlocked: None, state: str, may_ask: bool) -> None:
+    alive(store)
+    with clock_at(datetime.now(UTC) - timedelta(seconds=20)):
+        heartbeats.beat(store, "worker", {"state": state})
+    at = page(show_what_if, **{"from": "demo"})
+    assert at.button(key="what_if_ask").disabled != may_ask
+    assert ("The worker has been silent for 20" in texts(at)) != may_ask
 
 
 def test_asking_twice_is_one_question(store: Store, story: SeededRun) -> None:

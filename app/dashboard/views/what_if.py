@@ -272,7 +272,11 @@ def _table(draft: Draft) -> None:
 
 def _waiting(id: int) -> None:
     """An open what-if: what it waits for. Once it has ended the whole page runs again, with the answer."""
-    asked = reads.what_if(id)
+    try:
+        asked = reads.what_if(id)
+    except (InputError, StoreError) as error:
+        frame.broken(StoreError(str(error)))
+        return
     if not asked.is_open:
         st.rerun()
     age_s = (datetime.now(UTC) - asked.created_at).total_seconds()
@@ -328,7 +332,11 @@ def _history(shown: int | None, draft: Draft) -> None:
 
 def _shown() -> WhatIfView | None:
     id = st.session_state.get(_SHOWN)
-    return None if id is None else reads.what_if(id)
+    try:
+        return None if id is None else reads.what_if(id)
+    except InputError:  # its run was removed, and it with it
+        st.session_state[_SHOWN] = None
+        return None
 
 
 def _keep_address(draft: Draft, asked: WhatIfView | None) -> None:

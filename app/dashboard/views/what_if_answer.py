@@ -22,7 +22,7 @@ from app.dashboard.plot import plot
 from app.dashboard.what_if_answer import Answer, Choice, answer_of, proposal
 from app.dashboard.what_if_table import status_badge
 from app.dashboard.what_if_timeline import step_timeline
-from db.errors import InputError
+from db.errors import InputError, StoreError
 from db.what_ifs import WhatIfView
 from planner.plan import Plan
 
@@ -128,7 +128,7 @@ def _proposal(id: int, run: int, found: Plan) -> None:
     """The one thing here that concerns the run: the plan as a new version of it, for a person to approve."""
     try:
         snapshot = reads.snapshot(run)
-    except InputError:
+    except (InputError, StoreError):  # the page around it says so
         return
     active = snapshot.active_plan
     plan = proposal(found, () if active is None else active.failed)
