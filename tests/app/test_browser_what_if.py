@@ -61,7 +61,6 @@ def test_from_the_grid_to_a_proposal(installation: Installation, page: Any, watc
     assert page.url.endswith(f"/what-if?whatif={asked.id}")
     page.get_by_role("button", name="Propose to run 1").click()
     page.get_by_role("textbox", name="Reason").fill("node 1 is to be serviced")
-    page.get_by_role("textbox", name="Reason").press("Enter")
     page.get_by_role("button", name="Yes, propose it").click()
     page.wait_for_selector("text=plan 3 is ready and waits for approval")
     command = commands.recent(installation.store, 1)[0]

@@ -277,12 +277,14 @@ def test_no_plan_says_what_binds(store: Store, story: SeededRun) -> None:
 
 def test_a_proposal_becomes_a_command_of_the_run(store: Store, story: SeededRun) -> None:
     at, id = asked_and_answered(store, page(show_what_if, **{"from": f"run-{story.id}", "rates": "6:inf"}))
+    at.text_input(key=f"what_if_reason_{id}").set_value("to be serviced")
     at = press(at, "what_if_propose")
     command = commands.recent(store, story.id)[0]
     assert (command.kind, command.status, command.arguments["what_if"]) == ("propose", "pending", id)
     document = command.arguments["document"]
     assert document["failed"] == [], "device 6 is alive: it stands by instead"
     assert 6 in document["standby"]
+    assert command.arguments["reason"] == "to be serviced", "typed and pressed without a refresh between"
     assert f"propose a plan (what-if {id})" in plain(texts(at))
     commands.finish(store, command.id, ok=True, result="plan 3 is ready and waits for approval")
     assert "plan 3 is ready and waits for approval" in texts(again(at))

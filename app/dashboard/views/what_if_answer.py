@@ -141,17 +141,16 @@ def _proposal(id: int, run: int, found: Plan) -> None:
     with st.popover(label, disabled=bool(blocked), help=blocked or None, key=f"what_if_propose_ask_{form.key[:8]}"):
         st.markdown(f"**{label} as a new plan?** It waits there until somebody approves it.")
         if plan != found:
-            st.caption(f"{q.devices(found.failed).capitalize()} failed only in this what-if: stands by instead.")
-        reason = st.text_input(
-            "Reason", key=f"what_if_reason_{id}", placeholder="for the audit", max_chars=writes.MAX_REASON
-        )
+            st.caption(
+                f"{q.devices(found.failed).capitalize()} failed only in this what-if and would stand by instead."
+            )
+        st.text_input("Reason", key=f"what_if_reason_{id}", placeholder="for the audit", max_chars=writes.MAX_REASON)
         st.button(
             "Yes, propose it",
             key="what_if_propose",
             type="primary",
-            on_click=writes.submit,
-            args=(run, "propose", {"document": plan.to_json(), "reason": reason, "what_if": id}),
-            kwargs={"form": "propose"},
+            on_click=_propose,
+            args=(run, plan, id),
         )
     mine = [entry for entry in snapshot.commands if entry.kind == "propose" and entry.arguments.get("what_if") == id]
     notes = refusals([writes.form_state("propose").error]) + acknowledgements(mine, now=snapshot.now)
@@ -163,6 +162,13 @@ def _proposal(id: int, run: int, found: Plan) -> None:
     )
     if notes:
         follow(picture(notes, key="what_if_proposed"))
+
+
+def _propose(run: int, plan: Plan, id: int) -> None:
+    """Reads the reason when the button is pressed: what was typed just before is in no drawn page yet."""
+    reason = st.session_state.get(f"what_if_reason_{id}") or ""
+    arguments = {"document": plan.to_json(), "reason": reason, "what_if": id}
+    writes.submit(run, "propose", arguments, form="propose")
 
 
 def _timelines(answer: Answer, choice: Choice, names: tuple[str, str]) -> None:
