@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands import checking, control, planning, reading, saving, serving, tracing, training
+from app.commands import auditing, bundling, checking, control, planning, reading, saving, serving, tracing, training
 from app.errors import CommandError, LocalError
 from db.errors import BusError, InputError, StoreError, TransitionError
 from planner.errors import PlannerError
@@ -56,14 +56,19 @@ app.command("approve")(control.approve)
 app.command("reject")(control.reject)
 app.command("rollback")(control.rollback)
 app.command("propose")(control.propose)
+app.command("replan")(control.replan)
+app.command("mode")(control.mode)
 app.command("runs")(reading.runs)
 app.command("status")(reading.status)
 app.command("samples")(reading.samples)
 app.command("plans")(reading.plans)
 app.command("plan-diff")(planning.plan_diff)
+app.command("export")(bundling.export)
+app.command("replay")(bundling.replay)
 app.command("trace")(tracing.trace)
-app.command("audit")(reading.audit)
+app.command("audit")(auditing.audit)
 app.command("doctor")(checking.doctor)
+app.command("health")(checking.health)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

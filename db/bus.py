@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -34,6 +35,30 @@ POLL_S = 0.5
 _FIELD = b"json"
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFacts:
+    """How the broker is.
+
+    Args:
+        round_trip_s: seconds until it answered.
+        max_memory_bytes: 0: no limit of its own.
+        stream_lengths: messages kept, by run.
+        num_malformed: messages that this connection could not read.
+    """
+
+    version: str
+    round_trip_s: float
+    used_memory_bytes: int
+    max_memory_bytes: int
+    stream_lengths: dict[int, int] = field(default_factory=dict)
+    num_malformed: int = 0
+
+    @property
+    def memory_share(self) -> float:
+        """Of its limit, 0 if it has none."""
+        return self.used_memory_bytes / self.max_memory_bytes if self.max_memory_bytes else 0.0
 
 
 class Bus:
@@ -172,6 +197,25 @@ class Bus:
         with self._errors():
             self._redis.ping()
         return time.monotonic() - start
+
+    def facts(self, runs: Iterable[int]) -> BrokerFacts:
+        """How the broker is, and how much of these runs' telemetry it keeps."""
+        wanted = list(runs)
+        round_trip_s = self.ping()
+        with self._errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.info("server", "memory")
+            for run in wanted:
+                pipe.xlen(telemetry_key(run))
+            info, *lengths = pipe.execute()
+        return BrokerFacts(
+            version=str(info.get("valkey_version") or info.get("redis_version") or "unknown"),
+            round_trip_s=round_trip_s,
+            used_memory_bytes=int(info.get("used_memory", 0)),
+            max_memory_bytes=int(info.get("maxmemory", 0)),
+            stream_lengths=dict(zip(wanted, map(int, lengths), strict=True)),
+            num_malformed=self.num_malformed,
+        )
 
     def close(self) -> None:
         """Closes the connections. A bus may be closed twice."""

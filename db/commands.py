@@ -25,7 +25,7 @@ from db.run_config import RunConfig
 from db.store import Store
 
 MAX_KEY_LENGTH = 200
-MAX_REASON = 200
+MAX_REASON_LENGTH = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +69,8 @@ def submit(
 
     Kinds and arguments: `inject` {devices: [int], rate: float, for_s: float | None}, `clear`
     {devices: [int] | None (all)}, `pause`, `resume`, `stop`, `checkpoint`, `replan`, `approve` |
-    `reject` | `rollback` {version: int}, `set_mode` {mode: str}, `propose` {document: plan (its rules are
-    the controller's to check), reason: str, what_if: int | None}.
+    `reject` | `rollback` {version: int, reason: str (why, for the audit; may be empty)}, `set_mode` {mode: str},
+    `propose` {document: plan (its rules are the controller's to check), reason: str, what_if: int | None}.
 
     Args:
         key: idempotency key within the run; the same key twice gives the same command.
@@ -258,16 +258,14 @@ def _set_mode(_session: Session, _row: RunRow, arguments: Arguments) -> Argument
 
 def _propose(session: Session, row: RunRow, arguments: Arguments) -> Arguments:
     _only(arguments, "document", "reason", "what_if")
-    document, reason, what_if = (arguments.get(name) for name in ("document", "reason", "what_if"))
+    document, what_if = arguments.get("document"), arguments.get("what_if")
     if not isinstance(document, Mapping) or "pipelines" not in document:
         raise InputError(f"document must be a plan, given {document!r:.80}")
-    if not isinstance(reason or "", str) or len(reason or "") > MAX_REASON:
-        raise InputError(f"reason must be a text of at most {MAX_REASON} characters, given {reason!r:.80}")
     if what_if is not None:
         known = session.get(WhatIfRow, what_if) if fits(what_if) else None
         if known is None or known.run != row.id:
             raise InputError(f"what_if must be one that started from run {row.id}, given {what_if!r}")
-    return {"document": dict(document), "reason": " ".join((reason or "").split()), "what_if": what_if}
+    return {"document": dict(document), "reason": _reason(arguments.get("reason")), "what_if": what_if}
 
 
 _CHECKS: dict[str, Callable[[Session, RunRow, Arguments], Arguments]] = {
@@ -312,14 +310,24 @@ def _positive(name: str, value: Any) -> float:
 
 
 def _version(session: Session, row: RunRow, arguments: Arguments, statuses: tuple[str, ...]) -> Arguments:
-    _only(arguments, "version")
+    _only(arguments, "version", "reason")
     version = arguments.get("version")
     if isinstance(version, bool) or not isinstance(version, int):
         raise InputError(f"version must be a plan version, given {version!r}")
     plan = plans.found(session, row.id, version)
     if plan.status not in statuses:
         raise InputError(f"plan {version} is {plan.status}, expected one that is {' or '.join(statuses)}")
-    return {"version": version}
+    return {"version": version, "reason": _reason(arguments.get("reason"))}
+
+
+def _reason(value: Any) -> str:
+    """On one line."""
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"reason must be a text, given {value!r}")
+    text = " ".join((value or "").split())
+    if len(text) > MAX_REASON_LENGTH:
+        raise InputError(f"reason must have at most {MAX_REASON_LENGTH} characters, given {len(text)}")
+    return text
 
 
 def _found(session: Session, id: int) -> CommandRow:

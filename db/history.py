@@ -8,13 +8,13 @@ loss survive, so that spikes and NaN (which sorts highest) stay visible.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from db.errors import InputError
 from db.models import DeviceRow, EvaluationRow, SampleMinuteRow, SampleRow, StepRow, SwitchRow
@@ -298,11 +298,27 @@ def rate_window(store: Store, run: int, num_steps: int, *, only_train: bool = Fa
     )
 
 
-def switches(store: Store, run: int, *, limit: int = 1000, offset: int = 0) -> list[SwitchView]:
-    """Switches of a run, oldest first, rejected ones too."""
-    query = select(SwitchRow).where(SwitchRow.run == run).order_by(SwitchRow.id).limit(limit).offset(offset)
+def switches(
+    store: Store, run: int, *, versions: Collection[int] | None = None, limit: int = 1000, offset: int = 0
+) -> list[SwitchView]:
+    """Switches of a run (or those to these plans), oldest first, rejected ones too."""
+    where = [SwitchRow.run == run]
+    if versions is not None:
+        where.append(SwitchRow.plan_version.in_(versions))
+    query = select(SwitchRow).where(*where).order_by(SwitchRow.id).limit(limit).offset(offset)
+    query = query.options(defer(SwitchRow.digests_before), defer(SwitchRow.digests_after))
     with store.reading() as session:
         return [_switch_view(row) for row in session.scalars(query)]
+
+
+def steps_of_plan(store: Store, run: int, plan_version: int) -> tuple[int, int, int] | None:
+    """First and last step that ran under a plan, and their number; None if none did."""
+    query = select(func.min(StepRow.step), func.max(StepRow.step), func.count()).where(
+        StepRow.run == run, StepRow.plan_version == plan_version
+    )
+    with store.reading() as session:
+        first, last, number = session.execute(query).one()
+    return None if number == 0 else (first, last, number)
 
 
 def switch_digests(store: Store, run: int, id: int) -> tuple[dict[str, Any], dict[str, Any]]:

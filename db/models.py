@@ -232,7 +232,16 @@ class PlanRow(Base):
     """One version of a run's plan: what asked for it, what came out, what became of it."""
 
     __tablename__ = "plans"
-    __table_args__ = (UniqueConstraint("run", "key"), Index(None, "run", "status"))
+    __table_args__ = (
+        UniqueConstraint("run", "key"),
+        Index(None, "run", "status"),
+        # All that a list sorts and filters by: the wide documents of other plans are not read for it.
+        Index(
+            "ix_plans_list",
+            *("run", "version", "status", "trigger", "active_at"),
+            *("predicted_s", "measured_s", "bound_s", "gap", "solve_s"),
+        ),
+    )
 
     run: Mapped[int] = _run_key(primary_key=True)
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -253,6 +262,7 @@ class PlanRow(Base):
     parent: Mapped[int | None]
     requested_by: Mapped[str]
     decided_by: Mapped[str] = mapped_column(default="")
+    decided_reason: Mapped[str] = mapped_column(default="")
     worker: Mapped[str] = mapped_column(default="")
     reason: Mapped[str] = mapped_column(default="")
     details: Mapped[dict[str, Any]] = mapped_column(default=dict)
@@ -267,7 +277,11 @@ class SwitchRow(Base):
     """The outcome of moving to a plan, with the digests before and after."""
 
     __tablename__ = "switches"
-    __table_args__ = (UniqueConstraint("run", "attempt", "seq"), Index(None, "run", "step"))
+    __table_args__ = (
+        UniqueConstraint("run", "attempt", "seq"),
+        Index(None, "run", "step"),
+        Index(None, "run", "plan_version"),
+    )
 
     id: Mapped[int] = mapped_column(_Id, primary_key=True, autoincrement=True)
     run: Mapped[int] = _run_key()
@@ -366,7 +380,7 @@ class AuditRow(Base):
     """One thing that happened, and who did it. Rows are only ever added."""
 
     __tablename__ = "audit"
-    __table_args__ = (Index(None, "run", "id"),)
+    __table_args__ = (Index(None, "run", "id"), Index(None, "run", "target"))
 
     id: Mapped[int] = mapped_column(_Id, primary_key=True, autoincrement=True)
     at: Mapped[datetime]

@@ -7,13 +7,13 @@ people's decisions. The document is kept as JSON and not interpreted here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session, defer
 
 from db import audit, plan_job, runs, transitions
 from db.columns import fits
@@ -22,6 +22,8 @@ from db.messages import utc_now
 from db.models import PlanRow, RunRow
 from db.plan_job import PlanJob
 from db.store import Store
+
+PORTION = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class PlanView:
         predicted_s, current_s, measured_s: step seconds: predicted, predicted of staying with the
             plan that was active, and measured once it ran.
         bound_s, gap: capacity bound in step seconds; relative distance to the solver's own bound.
+        reason: why it has its status.
+        decided_reason: why whoever decided (`decided_by`) decided so; later statuses leave it.
         details: log, runner-ups and whatever else the planner reports.
     """
 
@@ -64,6 +68,40 @@ class PlanView:
     solved_at: datetime | None
     decided_at: datetime | None
     active_at: datetime | None
+    decided_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which plans of a run, and in which order.
+
+    Args:
+        statuses, triggers: those wanted; empty for all.
+        sort: one of `SORTS`. Plans without the value come last in either direction.
+    """
+
+    statuses: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
+    sort: str = "version"
+    is_descending: bool = True
+
+    def __post_init__(self) -> None:
+        if self.sort not in SORTS:
+            raise InputError(f"plans are sorted by one of {', '.join(SORTS)}, given {self.sort!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRun:
+    """How a plan that ran compares with its prediction; seconds of a step, None where unknown."""
+
+    version: int
+    active_at: datetime
+    predicted_s: float | None
+    measured_s: float | None
+    bound_s: float | None
+
+
+SORTS = ("version", "status", "trigger", "predicted_s", "measured_s", "bound_s", "gap", "solve_s")
 
 
 def request(
@@ -101,12 +139,14 @@ def add(
     current_s: float | None = None,
     reason: str = "",
     details: Mapping[str, Any] | None = None,
+    decided_reason: str = "",
 ) -> PlanView:
     """Adds a plan that needs no solving (a rollback, a person's proposal). Same key, same row.
 
     Args:
         status: `ready` to be decided, or `approved`.
         details: whatever else there is to say about it, such as the what-if that it came of.
+        decided_reason: of an approved one: why `requested_by` wants it.
 
     Raises:
         InputError: unknown run, or another status.
@@ -127,7 +167,7 @@ def add(
         "solved_at": now,
     }
     if status == "approved":
-        values |= {"decided_by": requested_by, "decided_at": now}
+        values |= {"decided_by": requested_by, "decided_at": now, "decided_reason": decided_reason}
     return _create(store, run, key=key, rates=rates, values=values)
 
 
@@ -209,10 +249,24 @@ def solved(
         return _view(row)
 
 
-def move(store: Store, run: int, version: int, status: str, *, actor: str = "controller", reason: str = "") -> PlanView:
+def move(
+    store: Store,
+    run: int,
+    version: int,
+    status: str,
+    *,
+    actor: str = "controller",
+    reason: str = "",
+    decided_reason: str | None = None,
+) -> PlanView:
     """Moves a plan to a status; nothing happens when it has that status already.
 
-    `active` supersedes the plan that was active and becomes the run's `active_plan_version`.
+    `active` supersedes the plan that was active and becomes the run's `active_plan_version`. `approved` and
+    `rejected` are decisions of the actor, unless the engine refuses a plan that was decided before.
+
+    Args:
+        reason: why it has the status.
+        decided_reason: of a decision: why the actor decides so; `reason` by default.
 
     Raises:
         InputError: unknown plan.
@@ -222,7 +276,7 @@ def move(store: Store, run: int, version: int, status: str, *, actor: str = "con
         run_row = runs.locked(session, run)
         row = found(session, run, version)
         if row.status != status:
-            _move(session, run_row, row, status, actor=actor, reason=reason)
+            _move(session, run_row, row, status, actor=actor, reason=reason, decided_reason=decided_reason)
         return _view(row)
 
 
@@ -243,17 +297,49 @@ def get(store: Store, run: int, version: int) -> PlanView:
         return _view(found(session, run, version))
 
 
-def all_plans(store: Store, run: int, *, limit: int = 100, offset: int = 0) -> list[PlanView]:
-    """Plans of a run, newest first."""
-    query = select(PlanRow).where(PlanRow.run == run).order_by(PlanRow.version.desc()).limit(limit).offset(offset)
+def all_plans(
+    store: Store, run: int, *, limit: int = 100, offset: int = 0, selection: Selection | None = None
+) -> list[PlanView]:
+    """Plans of a run, newest first unless the selection says otherwise."""
+    chosen = selection or Selection()
+    column = getattr(PlanRow, chosen.sort)
+    order = [column.desc() if chosen.is_descending else column.asc()]
+    if chosen.sort != "version":
+        order = [column.is_(None), *order, PlanRow.version.desc()]
+    query = select(PlanRow.version).where(*_chosen(run, chosen)).order_by(*order).limit(limit).offset(offset)
     with store.reading() as session:
-        return [_view(row) for row in session.scalars(query)]
+        versions = list(session.scalars(query))
+        found = _by_version(session, run, versions)
+        return [found[version] for version in versions]
 
 
-def count(store: Store, run: int) -> int:
-    """How many plans a run has."""
+def of_versions(store: Store, run: int, versions: Collection[int]) -> dict[int, PlanView]:
+    """The plans of these versions, by version; unknown ones are left out."""
     with store.reading() as session:
-        return session.scalar(select(func.count()).select_from(PlanRow).where(PlanRow.run == run)) or 0
+        return _by_version(session, run, sorted({version for version in versions if fits(version)}))
+
+
+def count(store: Store, run: int, selection: Selection | None = None) -> int:
+    """How many plans a run has, or how many of them are selected."""
+    query = select(func.count()).select_from(PlanRow).where(*_chosen(run, selection or Selection()))
+    with store.reading() as session:
+        return session.scalar(query) or 0
+
+
+def triggers(store: Store, run: int) -> list[str]:
+    """What asked for plans of this run, each once, sorted."""
+    query = select(PlanRow.trigger).where(PlanRow.run == run).distinct().order_by(PlanRow.trigger)
+    with store.reading() as session:
+        return list(session.scalars(query))
+
+
+def all_that_ran(store: Store, run: int, *, limit: int = 10_000) -> list[PlanRun]:
+    """The last plans that were ever active, oldest first."""
+    columns = (PlanRow.version, PlanRow.active_at, PlanRow.predicted_s, PlanRow.measured_s, PlanRow.bound_s)
+    query = select(*columns).where(PlanRow.run == run, PlanRow.active_at.is_not(None))
+    with store.reading() as session:
+        rows = session.execute(query.order_by(PlanRow.version.desc()).limit(limit)).all()
+    return [PlanRun(**row._asdict()) for row in reversed(rows)]
 
 
 def found(session: Session, run: int, version: int) -> PlanRow:
@@ -271,6 +357,25 @@ def found(session: Session, run: int, version: int) -> PlanRow:
     return row
 
 
+def _chosen(run: int, selection: Selection) -> list[ColumnElement[bool]]:
+    where: list[ColumnElement[bool]] = [PlanRow.run == run]
+    if selection.statuses:
+        where.append(PlanRow.status.in_(selection.statuses))
+    if selection.triggers:
+        where.append(PlanRow.trigger.in_(selection.triggers))
+    return where
+
+
+def _by_version(session: Session, run: int, versions: Sequence[int]) -> dict[int, PlanView]:
+    """In portions: a statement takes a limited number of values."""
+    found: dict[int, PlanView] = {}
+    for first in range(0, len(versions), PORTION):
+        portion = versions[first : first + PORTION]
+        query = select(PlanRow).where(PlanRow.run == run, PlanRow.version.in_(portion)).options(defer(PlanRow.job))
+        found |= {row.version: _view(row) for row in session.scalars(query)}
+    return found
+
+
 def _create(store: Store, run: int, *, key: str, rates: Mapping[int, float], values: Mapping[str, Any]) -> PlanView:
     with store.session() as session:
         runs.locked(session, run)
@@ -285,7 +390,7 @@ def _create(store: Store, run: int, *, key: str, rates: Mapping[int, float], val
             rates=plan_job.rates_to_json(rates),
             created_at=utc_now(),
             solver=values.get("solver", ""),
-            **{"seed": 0, "decided_by": "", "worker": "", "reason": "", "details": {}, **values},
+            **{"seed": 0, "decided_by": "", "decided_reason": "", "worker": "", "reason": "", "details": {}, **values},
         )
         session.add(row)
         session.flush()
@@ -296,12 +401,27 @@ def _create(store: Store, run: int, *, key: str, rates: Mapping[int, float], val
             run=run,
             target=f"plan {row.version}",
             result=row.status,
-            detail={"trigger": row.trigger, "key": key, "rates": row.rates, "parent": row.parent},
+            detail={
+                "trigger": row.trigger,
+                "key": key,
+                "rates": row.rates,
+                "parent": row.parent,
+                "reason": row.decided_reason or row.reason,
+            },
         )
         return _view(row)
 
 
-def _move(session: Session, run_row: RunRow, row: PlanRow, status: str, *, actor: str, reason: str) -> None:
+def _move(
+    session: Session,
+    run_row: RunRow,
+    row: PlanRow,
+    status: str,
+    *,
+    actor: str,
+    reason: str,
+    decided_reason: str | None = None,
+) -> None:
     former = row.status
     if status in ("ready", "approved", "active") and row.document is None:
         raise TransitionError(f"plan {row.version} of run {row.run} has no document, so it cannot become {status}")
@@ -309,9 +429,10 @@ def _move(session: Session, run_row: RunRow, row: PlanRow, status: str, *, actor
     now = utc_now()
     if reason:
         row.reason = reason
-    if status in ("approved", "rejected"):
+    if status == "approved" or (status == "rejected" and former != "switching"):
         row.decided_by = actor
         row.decided_at = now
+        row.decided_reason = reason if decided_reason is None else decided_reason
     if status == "active":
         _supersede(session, run_row, row, actor=actor)
         row.active_at = now
@@ -323,7 +444,7 @@ def _move(session: Session, run_row: RunRow, row: PlanRow, status: str, *, actor
         run=row.run,
         target=f"plan {row.version}",
         result=status,
-        detail={"from": former, "reason": reason},
+        detail={"from": former, "reason": reason} | ({"decided_reason": decided_reason} if decided_reason else {}),
     )
 
 
@@ -363,4 +484,5 @@ def _view(row: PlanRow) -> PlanView:
         solved_at=row.solved_at,
         decided_at=row.decided_at,
         active_at=row.active_at,
+        decided_reason=row.decided_reason,
     )

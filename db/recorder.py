@@ -13,6 +13,7 @@ the controller draws its conclusions from the same messages.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,12 +54,14 @@ class Recorded:
         num_stale: of another attempt than the one that is heard.
         num_invalid: well-formed, but not of this run (a vector with another number of devices,
             an unknown device, a number that no column holds).
+        write_s: seconds until the batch was committed, waiting for the database included.
     """
 
     num_new: int
     num_duplicate: int
     num_stale: int
     num_invalid: int = 0
+    write_s: float = field(default=0.0, compare=False)
 
 
 def record(store: Store, run: int, batch: Sequence[tuple[str, Telemetry]]) -> Recorded:
@@ -72,6 +75,7 @@ def record(store: Store, run: int, batch: Sequence[tuple[str, Telemetry]]) -> Re
     """
     if not batch:
         return Recorded(num_new=0, num_duplicate=0, num_stale=0)
+    begin_s = time.monotonic()
     with store.session() as session:
         row = runs.locked(session, run)
         recording = _Recording(session, row, _stored_attempts(session, run, batch))
@@ -81,12 +85,13 @@ def record(store: Store, run: int, batch: Sequence[tuple[str, Telemetry]]) -> Re
         row.stream_cursor = batch[-1][0]
         row.num_stale += recording.num_stale
         row.num_invalid += recording.num_invalid
-        return Recorded(
-            num_new=recording.num_new,
-            num_duplicate=recording.num_duplicate,
-            num_stale=recording.num_stale,
-            num_invalid=recording.num_invalid,
-        )
+    return Recorded(
+        num_new=recording.num_new,
+        num_duplicate=recording.num_duplicate,
+        num_stale=recording.num_stale,
+        num_invalid=recording.num_invalid,
+        write_s=time.monotonic() - begin_s,
+    )
 
 
 def cursor(store: Store, run: int) -> str:
@@ -238,6 +243,19 @@ class _Recording:
                 .where(DeviceRow.run == self.row.id, DeviceRow.device == info.device)
                 .values(node=info.node, rank=info.rank, host=info.host, pid=info.pid, backend=info.backend)
             )
+        audit.add(
+            self.session,
+            actor="engine",
+            action="run.hello",
+            run=self.row.id,
+            target=f"attempt {len(self.row.past_attempts) + 1}",
+            result=f"torch {message.torch_version}",
+            detail={
+                "torch_version": message.torch_version,
+                "num_parameters": message.num_parameters,
+                "num_devices": len(message.devices),
+            },
+        )
 
     def _state(self, message: State) -> None:
         """The engine's word; if it failed and its launcher may start it again, that is the launcher's to say."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from db.errors import BusError, InputError
 
 BROKER_FILE = "broker.json"
 TOKEN_FILE = "token"
+_ADDRESS = re.compile(r"[^@\s]*@[^@\s]+$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,8 @@ class Settings:
         database_url: SQLAlchemy URL (`MALLEUS_DATABASE_URL`, default SQLite under `home`).
         redis_url: broker (`MALLEUS_REDIS_URL`); `None` means the embedded one of `home`.
         host, port: where the dashboard listens (`MALLEUS_HOST`, `MALLEUS_PORT`).
+        operators, viewers: who may write and who may look, where people sign in (`MALLEUS_OPERATORS`,
+            `MALLEUS_VIEWERS`; separated by commas: `ada@example.org`, `@example.org`, `claim=value`, `*`).
     """
 
     home: Path
@@ -34,13 +38,15 @@ class Settings:
     redis_url: str | None = field(repr=False)
     host: str
     port: int
+    operators: tuple[str, ...] = ()
+    viewers: tuple[str, ...] = ()
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Reads the environment.
 
         Raises:
-            InputError: `MALLEUS_PORT` is no port number.
+            InputError: `MALLEUS_PORT` is no port number, or a list holds what nobody can match.
         """
         environ = os.environ if environ is None else environ
         home = Path(environ.get("MALLEUS_HOME") or Path.home() / ".malleus").expanduser().absolute()
@@ -53,6 +59,8 @@ class Settings:
             redis_url=environ.get("MALLEUS_REDIS_URL") or None,
             host=environ.get("MALLEUS_HOST") or "127.0.0.1",
             port=int(port),
+            operators=_people(environ, "MALLEUS_OPERATORS"),
+            viewers=_people(environ, "MALLEUS_VIEWERS"),
         )
 
     def broker_url(self) -> str:
@@ -81,3 +89,13 @@ class Settings:
             with os.fdopen(descriptor, "w") as file:
                 file.write(secrets.token_urlsafe(24))
         return path.read_text().strip()
+
+
+def _people(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+    entries = tuple(entry.strip() for entry in environ.get(name, "").split(",") if entry.strip())
+    for entry in entries:
+        claim, is_claim, value = entry.partition("=")
+        is_known = bool(claim.strip() and value.strip()) if is_claim else entry == "*" or bool(_ADDRESS.match(entry))
+        if not is_known:
+            raise InputError(f"{name} must list ada@example.org, @example.org, claim=value or *, given {entry!r}")
+    return entries

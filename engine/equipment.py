@@ -36,6 +36,12 @@ class Equipment:
         """
         return TensorParallel(ranks, rank, self.clock, self.links, recorder, self.groups.of(ranks))
 
+    def close(self) -> None:
+        """Ends the links; a rank that still waits for this one gets an error."""
+        self.host_links.close()
+        if self.links is not self.host_links:
+            self.links.close()
+
 
 def equip(backend: Backend, host_links: Links) -> Equipment:
     """Equips a rank of a world that has been joined. Collective: all ranks."""

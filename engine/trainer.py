@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from db.messages import Desired, DeviceInfo, Evaluation, Hello, Phase, Profile, Step, Switch
+from db.messages import Desired, Phase
 from db.run_config import RunConfig
 from engine.agreement import Exchanged, broadcast_text, exchange, vote
 from engine.backend import Backend, select
@@ -30,7 +30,7 @@ from engine.data import Corpus
 from engine.data.sharing import shared_tokens
 from engine.equipment import equip
 from engine.errors import ConfigError
-from engine.flops import mfu, peak_flops
+from engine.flops import peak_flops
 from engine.foresight import Foresight
 from engine.gpu_memory import with_memory
 from engine.groups import needed_groups
@@ -44,6 +44,7 @@ from engine.parameters import parameters
 from engine.pipeline import StageRunner
 from engine.precision import DTYPES, wide
 from engine.preparation import ItemBytes, Preparation, prepare
+from engine.reporter import Reporter
 from engine.shard import Shard
 from engine.socket_links import connect
 from engine.step_trace import Recorder, TraceRequest, write
@@ -55,7 +56,6 @@ from planner.validate import check
 log = logging.getLogger("malleus.engine")
 
 PAUSE_POLL_S = 1.0
-PROGRESS_S = 1.0
 NUM_PROBES = 2
 
 
@@ -103,7 +103,7 @@ class Trainer:
         self._probe = LayerProbe(config, self._decoder, self._equipment.tensor_parallel((self.device,), 0))
         self._checkpoints = Checkpoints(config, checkpoints, uplink)
         self._profile: ModelProfile | None = None
-        self._peak_flops = peak_flops(config, self._backend.gpu_name)
+        self._reporter = Reporter(uplink, config, peak_flops(config, self._backend.gpu_name))
         self.step = 0
         self.num_skipped_updates = 0
         self._phase: Phase = "first"
@@ -124,41 +124,47 @@ class Trainer:
             CheckpointError: what the run should go on from cannot be loaded.
         """
         plan = self._checked(Plan.from_json(first.plan))
-        self._start(first, plan)
         try:
+            self._start(first, plan)
             return self._run()
         finally:
-            self._foresight.close()
+            self._equipment.close()
 
     def _run(self) -> str:
-        newest, ending = 0, "finished"
+        try:
+            ending = self._steps()
+        finally:
+            self._foresight.close()
+        self._checkpoints.at_end(self.shard, self.step, self._checkpoint_request)
+        return ending
+
+    def _steps(self) -> str:
+        newest = 0
         while self.step < self.config.train.num_steps:
             self._obey(newest)
             if self._document is not None and self._document.stop:
-                ending = "stopped"
-                break
+                return "stopped"
             if self._is_evaluation_due():
                 self._evaluate()
             newest = self._step().desired_version
-        else:
-            self._obey(newest)
-            if self._is_evaluation_due():
-                self._evaluate()
-        self._checkpoints.at_end(self.shard, self.step, self._checkpoint_request)
-        return ending
+        self._obey(newest)
+        if self._is_evaluation_due():
+            self._evaluate()
+        return "finished"
 
     def _start(self, first: Desired, plan: Plan) -> None:
         spread = self._laid_out(plan)
         self._groups.prepare(needed_groups(spread))
         self.shard = self._new_shard(spread)
         self.step = self._checkpoints.start(self.shard)
-        self._say_hello()
+        own = identity(self.device, self.config.cluster.devices_per_node, self._backend.label)
+        self._reporter.hello(own, sum(parameter.num_elements for parameter in self._parameters))
+        self._reporter.state("calibrating", self.step)
         started = time.perf_counter()
         self._profile = with_memory(self._calibrated(spread), self.config, self._decoder, self._equipment)
         self._groups.retain(needed_groups(spread))
-        if self._uplink:
-            self._uplink.send(Profile, profile=self._profile.to_json(), seconds=time.perf_counter() - started)
-            self._uplink.set_state("training", step=self.step)
+        self._reporter.profile(self._profile, time.perf_counter() - started)
+        self._reporter.state("training", self.step)
         self._plan_version = first.plan_version
         store = dist.distributed_c10d._get_default_store()
         self._foresight = Foresight(store, self._offered if self._uplink else None, self._prepare)
@@ -169,31 +175,19 @@ class Trainer:
         scratch = Optimizer(self._new_shard(spread), self._links, self._groups, self.config.train)
         return calibrate(self.config, self._decoder, self._equipment, lambda: scratch.step(0.0))
 
-    def _say_hello(self) -> None:
-        own = identity(self.device, self.config.cluster.devices_per_node, self._backend.label)
-        infos: list[str] = [broadcast_text(own.model_dump_json(), source=rank) for rank in range(dist.get_world_size())]
-        if self._uplink:
-            self._uplink.send(
-                Hello,
-                devices=tuple(DeviceInfo.model_validate_json(info) for info in infos),
-                num_parameters=sum(parameter.num_elements for parameter in self._parameters),
-                torch_version=torch.__version__,
-            )
-            self._uplink.set_state("calibrating", step=self.step)
-
     def _obey(self, version: int) -> None:
         """Takes up a newer document; holds while it says so. Collective."""
         if version:
             self._read_document()
         self._save_if_due()
         while self._document is not None and self._document.paused and not self._document.stop:
+            self._reporter.state("paused", self.step)
             if self._uplink:
-                self._uplink.set_state("paused", step=self.step)
                 self._uplink.wait(PAUSE_POLL_S)
             self._read_document()
             self._save_if_due()
-            if not self._document.paused and self._uplink:
-                self._uplink.set_state("training", step=self.step)
+            if not self._document.paused:
+                self._reporter.state("training", self.step)
 
     def _save_if_due(self) -> None:
         if self._checkpoints.at_boundary(self.shard, self.step, self._checkpoint_request) and self._phase == "train":
@@ -229,7 +223,7 @@ class Trainer:
             old,
             lambda: self._foresight.take(old.layout, document.plan),
             self._groups,
-            on_progress=self._progress(),
+            on_progress=self._reporter.migrating(self.step),
         )
         if outcome.reason:
             self._refused = document.plan_version
@@ -237,21 +231,13 @@ class Trainer:
             self._plan_version, self._refused = document.plan_version, None
         self._take_up(outcome.shard)
         self._phase = "switch"
-        if self._uplink:
-            self._uplink.applied(document.version)
-            self._uplink.send(
-                Switch,
-                step=self.step,
-                plan_version=document.plan_version,
-                from_version=from_version,
-                outcome="rejected" if outcome.reason else "applied",
-                reason=outcome.reason,
-                bytes_moved=outcome.bytes_moved,
-                pause_s=time.perf_counter() - started,
-                phases=outcome.phases,
-                digests_before=outcome.digests_before,
-                digests_after=outcome.digests_after,
-            )
+        self._reporter.switch(
+            outcome,
+            document,
+            step=self.step,
+            from_version=from_version,
+            pause_s=time.perf_counter() - started,
+        )
 
     def _prepare(self, old: Layout, document: Mapping[str, Any]) -> Preparation:
         """The way from `old` to a plan. Runs in the background too."""
@@ -267,20 +253,6 @@ class Trainer:
         if desired is None or desired.plan_version in (self._plan_version, self._refused):
             return None
         return desired.plan
-
-    def _progress(self) -> Callable[[int, int], None]:
-        """Tells of the rounds of a long migration, about once a second."""
-        told_at, has_told = time.monotonic(), False
-
-        def tell(done: int, total: int) -> None:
-            nonlocal told_at, has_told
-            if self._uplink and done < total and time.monotonic() - told_at >= PROGRESS_S:
-                told_at, has_told = time.monotonic(), True
-                self._uplink.set_state("training", step=self.step, reason=f"migrating {done}/{total} rounds")
-            elif self._uplink and done == total and has_told:
-                self._uplink.set_state("training", step=self.step)
-
-        return tell
 
     def _take_up(self, shard: Shard) -> None:
         """Makes `shard` the one that trains."""
@@ -324,9 +296,8 @@ class Trainer:
         self.clock.settle()
         if self._phase == "train":
             self._phase = "evaluation"
-        if self._uplink:
-            seconds = time.perf_counter() - started
-            self._uplink.send(Evaluation, step=self.step, loss=loss, num_tokens=num_tokens, seconds=seconds)
+        seconds = time.perf_counter() - started
+        self._reporter.evaluation(step=self.step, loss=loss, num_tokens=num_tokens, seconds=seconds)
 
     def _step(self) -> Exchanged:
         config, plan = self.config, self.shard.layout.plan
@@ -361,8 +332,15 @@ class Trainer:
             compute_s=sum(seconds.values()) if units else math.nan,
         )
         self._check_samples(told, first_sample)
-        if self._uplink:
-            self._report(told, time.perf_counter() - started, first_sample, norm, rate)
+        self._reporter.step(
+            told,
+            step=self.step,
+            plan_version=self._plan_version,
+            phase=self._phase,
+            step_s=time.perf_counter() - started,
+            grad_norm=norm,
+            learning_rate=rate,
+        )
         if self._trace and self._trace.step == self.step:
             write(self._trace.path, self._recorder.take(), self.device, self.shard.layout.places.get(self.device))
         self._phase = "train"
@@ -380,25 +358,6 @@ class Trainer:
         assert (told.num_samples, told.sum_samples) == (count, total), (
             f"step {self.step} must consume samples {first}..{first + count - 1}, "
             f"it consumed {told.num_samples} with sum {told.sum_samples} instead of {total}"
-        )
-
-    def _report(self, told: Exchanged, step_s: float, first_sample: int, norm: float, rate: float) -> None:
-        assert self._uplink is not None
-        train = self.config.train
-        self._uplink.send(
-            Step,
-            step=self.step,
-            plan_version=self._plan_version,
-            phase=self._phase,
-            step_s=step_s,
-            loss=told.loss,
-            num_tokens=train.global_batch * self.config.model.seq_len,
-            samples=(first_sample, first_sample + train.global_batch),
-            rates=told.rates,
-            compute_s=told.compute_s,
-            grad_norm=norm,
-            learning_rate=rate,
-            mfu=mfu(self.config, step_s, self._peak_flops),
         )
 
     def _count_skipped(self, norm: float) -> None:

@@ -35,6 +35,7 @@ from db.messages import utc_now
 from db.plans import PlanJob
 from db.settings import Settings
 from db.store import Store
+from db.versions import of_this_process
 
 if TYPE_CHECKING:
     from planner.solve import SolveResult
@@ -106,9 +107,11 @@ def solve(run: int, version: int) -> str:
     """Solves one plan row, if nobody has yet. A database that is away is a second try's business."""
     with _WATCHDOG.busy():
         store = _store()
-        heartbeats.beat(store, "worker", {"state": "solving", "run": run, "plan": version})
+        heartbeats.beat(
+            store, "worker", {"state": "solving", "run": run, "plan": version, "versions": of_this_process()}
+        )
         status = solve_plan(store, run, version, worker=_name(), on_limit=_WATCHDOG.set_limit)
-        heartbeats.beat(store, "worker", {"state": "idle"})
+        heartbeats.beat(store, "worker", {"state": "idle", "versions": of_this_process()})
     return status
 
 
@@ -124,10 +127,10 @@ def what_if(id: int) -> str:
 
 
 @app.task(name=CANARY, throws=(StoreError,))
-def canary() -> None:
-    """Proves that this worker hears the broker and reaches the database."""
+def canary(said: str = "") -> None:
+    """Proves that this worker hears the broker and reaches the database, by saying back what it was told."""
     with _WATCHDOG.busy():
-        heartbeats.beat(_store(), "worker", {"state": "idle"})
+        heartbeats.beat(_store(), "worker", {"state": "idle", "canary": said, "versions": of_this_process()})
 
 
 def solve_plan(

@@ -27,6 +27,7 @@ POLL_S = 0.1
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Do not wait until the engine has applied it.")]
 TimeoutOption = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the engine.")]
 VersionArgument = Annotated[int | None, typer.Argument(help="Version of the plan.", show_default=False)]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept with the plan and in the audit.")]
 
 
 def inject(
@@ -82,34 +83,57 @@ def stop(
 def approve(
     run: RunArgument,
     version: VersionArgument = None,
+    reason: ReasonOption = "",
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Approve a plan that is ready (the newest one, if no version is given): the run moves to it."""
-    _decide(run, "approve", version, ("ready",), no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+    _decide(run, "approve", version, ("ready",), reason=reason, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 def reject(
     run: RunArgument,
     version: VersionArgument = None,
+    reason: ReasonOption = "",
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Reject a plan that is ready (the newest one, if no version is given)."""
-    _decide(run, "reject", version, ("ready",), no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+    _decide(run, "reject", version, ("ready",), reason=reason, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 def rollback(
     run: RunArgument,
     version: VersionArgument = None,
+    reason: ReasonOption = "",
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Go back to an earlier plan (the one before the active one, if no version is given)."""
-    _decide(run, "rollback", version, ("superseded",), no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+    _decide(
+        run, "rollback", version, ("superseded",), reason=reason, no_wait=no_wait, timeout_s=timeout, as_json=as_json
+    )
+
+
+def replan(
+    run: RunArgument, no_wait: NoWaitOption = False, timeout: TimeoutOption = 30.0, as_json: JsonOption = False
+) -> None:
+    """Ask for a plan at the rates measured now."""
+    submit(run, "replan", {}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+
+
+def mode(
+    run: RunArgument,
+    mode: Annotated[str, typer.Argument(help="automatic, manual or off.", show_default=False)],
+    no_wait: NoWaitOption = False,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Say who decides on a better plan: the controller (automatic), a person (manual), or nobody is asked (off)."""
+    submit(run, "set_mode", {"mode": mode}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 def propose(
@@ -183,13 +207,14 @@ def _decide(
     version: int | None,
     statuses: tuple[str, ...],
     *,
+    reason: str,
     no_wait: bool,
     timeout_s: float,
     as_json: bool,
 ) -> None:
     if version is None:
         version = _newest_plan(run, statuses)
-    submit(run, kind, {"version": version}, no_wait=no_wait, timeout_s=timeout_s, as_json=as_json)
+    submit(run, kind, {"version": version, "reason": reason}, no_wait=no_wait, timeout_s=timeout_s, as_json=as_json)
 
 
 def _newest_plan(run: int, statuses: tuple[str, ...]) -> int:

@@ -110,6 +110,7 @@ def plan_diff(run: RunArgument, old: Version, new: Version, as_json: JsonOption 
     """Show what changes between two plans of a run, device by device."""
     from db import plans, runs
     from planner.diff import diff
+    from planner.flows import flows
     from planner.plan import Plan
     from planner.spec import ModelProfile
 
@@ -117,13 +118,20 @@ def plan_diff(run: RunArgument, old: Version, new: Version, as_json: JsonOption 
         view = runs.get(store, run)
         first, second = (_document(plans.get(store, run, version)) for version in (old, new))
     profile = None if view.profile is None else ModelProfile.from_json(view.profile)
-    changes = diff(Plan.from_json(first), Plan.from_json(second), profile)
+    before, after = Plan.from_json(first), Plan.from_json(second)
+    changes = diff(before, after, profile)
+    links = flows(before, after, nodes=view.config.nodes, profile=profile)
     if as_json:
-        print_json({"run": run, "old": old, "new": new, **changes.to_json()})
+        sent = [flow.to_json() for flow in links]
+        print_json({"run": run, "old": old, "new": new, **changes.to_json(), "flows": sent})
     else:
         print(f"run {run}, plan v{old} -> v{new}")
         for sentence in changes.sentences() or ["no change"]:
             print(f"  {sentence}")
+        for flow in links:
+            size = "" if flow.num_bytes is None else f", about {flow.num_bytes / 1e6:.1f} MB"
+            where = {True: "within the node", False: "between nodes", None: ""}[flow.is_within_node]
+            print(f"  {flow.source} -> {flow.target}: {flow.num_layers:g} layers{size}{where and f' ({where})'}")
 
 
 def parse_rates(text: str) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Commands that only read the store: runs, status, samples, plans, audit. They need no broker."""
+"""Commands that only read the store: runs, status, samples, plans. They need no broker."""
 
 from __future__ import annotations
 
@@ -73,15 +73,8 @@ PLAN_COLUMNS: tuple[Column, ...] = (
     ("gap", lambda row: row.gap),
     ("solved in", lambda row: seconds(row.solve_s)),
     ("reason", lambda row: row.reason),
-)
-AUDIT_COLUMNS: tuple[Column, ...] = (
-    ("at", lambda row: clock(row.at)),
-    ("run", lambda row: row.run),
-    ("actor", lambda row: row.actor),
-    ("source", lambda row: row.source),
-    ("action", lambda row: row.action),
-    ("target", lambda row: row.target),
-    ("result", lambda row: row.result),
+    ("decided by", lambda row: row.decided_by),
+    ("because", lambda row: row.decided_reason),
 )
 
 
@@ -159,6 +152,13 @@ def samples(
 
 def plans(
     run: RunArgument,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Only plans in this status (may be given several times).")
+    ] = None,
+    trigger: Annotated[
+        list[str] | None, typer.Option(help="Only plans that this asked for (may be given several times).")
+    ] = None,
+    sort: Annotated[str, typer.Option(help="version, status, trigger, predicted_s, measured_s, ...")] = "version",
     limit: LimitOption = 100,
     offset: OffsetOption = 0,
     as_json: JsonOption = False,
@@ -170,26 +170,15 @@ def plans(
 
     with open_store() as store:
         table_of_runs.get(store, run)
-        rows = table_of_plans.all_plans(store, run, limit=limit, offset=offset)
-    print_rows(rows, PLAN_COLUMNS, as_json=as_json, as_csv=as_csv, empty=f"run {run} has no plans")
-
-
-def audit(
-    run: Annotated[int | None, typer.Option(help="Only this run.", show_default="all")] = None,
-    limit: LimitOption = 100,
-    offset: OffsetOption = 0,
-    as_json: JsonOption = False,
-    as_csv: CsvOption = False,
-) -> None:
-    """List who did what, newest first."""
-    from db import audit as log
-    from db import runs as table_of_runs
-
-    with open_store() as store:
-        if run is not None:
-            table_of_runs.get(store, run)
-        rows = log.entries(store, run, limit, offset)
-    print_rows(rows, AUDIT_COLUMNS, as_json=as_json, as_csv=as_csv, empty="nothing has been done yet")
+        selection = table_of_plans.Selection(statuses=tuple(status or ()), triggers=tuple(trigger or ()), sort=sort)
+        rows = table_of_plans.all_plans(store, run, limit=limit, offset=offset, selection=selection)
+    print_rows(
+        rows,
+        PLAN_COLUMNS,
+        as_json=as_json,
+        as_csv=as_csv,
+        empty=f"run {run} has no {'such ' if status or trigger else ''}plans",
+    )
 
 
 def _with_steps(rows: Sequence[SampleView], steps: Sequence[StepView]) -> list[SampleLine]:

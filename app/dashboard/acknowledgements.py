@@ -58,7 +58,9 @@ def wording(command: CommandView) -> str:
     if command.kind == "clear":
         return f"clear {q.devices(devices)}" if devices else "clear all injections"
     if "version" in arguments:
-        return f"{'roll back to' if command.kind == 'rollback' else command.kind} plan v{arguments['version']}"
+        verb = "roll back to" if command.kind == "rollback" else command.kind
+        because = f" ({arguments['reason']})" if arguments.get("reason") else ""
+        return f"{verb} plan v{arguments['version']}{because}"
     if command.kind == "set_mode":
         return f"set mode {arguments.get('mode')}"
     if command.kind == "propose":

@@ -1,4 +1,4 @@
-"""The picture frame around every page: chrome, run picker, access.
+"""The picture frame around every page: chrome, health, run picker, access.
 
 Says which run the page is about (query parameter, else this session's last, else the newest) and
 keeps it in the address, so that every view can be linked and reloaded.
@@ -11,15 +11,18 @@ from html import escape
 
 import streamlit as st
 
-from app.dashboard import assets, reads, writes
-from app.dashboard.live_part import watch_visibility
+from app.dashboard import access, assets, health_table, reads, writes
+from app.dashboard.live_part import live_part, watch_visibility
 from app.dashboard.picture import picture
+from app.health import overall
 from db.errors import InputError, StoreError
 from db.runs import RunView
 
-_CSS = "\n".join((assets.STATIC / name).read_text(encoding="utf-8") for name in ("frame.css", "picture.css"))
+_STYLES = ("frame.css", "picture.css", "health.css")
+_CSS = "\n".join((assets.STATIC / name).read_text(encoding="utf-8") for name in _STYLES)
 _ICON = str(assets.STATIC / "favicon.svg")
 _RUN = "malleus_run"
+HEALTH_REFRESH_S = 5.0
 
 
 def dress(run: RunView | None, title: str = "") -> None:
@@ -91,11 +94,21 @@ PAGES: dict[str, st.Page] = {}
 
 
 def corner(*, has_picker: bool, run: RunView | None) -> None:
-    """Top right: which run, and whether this session may write."""
+    """Top right: how the system is, which run, and whether this session may write."""
     with st.container(key="frame_right", horizontal=True, vertical_alignment="center", gap="small"):
+        with st.container(key="frame_health_box", width="content"):
+            live_part(_health, every_s=HEALTH_REFRESH_S)()
         if has_picker and run is not None:
             _picker(run)
         _access()
+
+
+def _health() -> None:
+    try:
+        found = overall(reads.health())
+    except StoreError:
+        return  # the page says so
+    follow(picture(health_table.corner_mark(found), key="frame_health"))
 
 
 def _picker(run: RunView) -> None:
@@ -120,6 +133,13 @@ def _name(run: RunView) -> str:
 
 
 def _access() -> None:
+    person = access.person()
+    if person.by_login:
+        icon = ":material/lock_open:" if person.role == "operator" else ":material/lock:"
+        with st.popover(person.name, icon=icon, help=f"Signed in as {person.role}.", key="frame_person"):
+            st.caption(f"Signed in as {person.role}." + ("" if person.role == "operator" else " Viewers cannot write."))
+            st.button("Sign out", on_click=st.logout, key="frame_sign_out")
+        return
     if writes.is_unlocked():
         with st.popover(
             f"{writes.actor()}", icon=":material/lock_open:", help="This session may write.", key="frame_open"
@@ -134,9 +154,10 @@ def _access() -> None:
         token = st.text_input("Write token", type="password", help="`malleus up` prints it.", key="frame_token")
         name = st.text_input("Your name", placeholder="for the audit", max_chars=60, key="frame_actor")
         if st.form_submit_button("Unlock", type="primary", width="stretch"):
-            if writes.unlock(token, name):
+            problem = writes.unlock(token, name)
+            if not problem:
                 st.rerun()
-            st.error("This is not the write token of this installation.")
+            st.error(problem)
 
 
 def broken(error: StoreError) -> None:

@@ -8,31 +8,41 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.dashboard import frame
-from app.dashboard.views import inject, live, plans, runs, what_if
+from app.dashboard import access, frame, sign_in, writes
+from app.dashboard.views import audit, health, inject, live, plans, runs, stragglers, what_if
 from db.errors import StoreError
 
 REFRESH_BROKEN_S = 3.0
 RUNS = "Runs"
-WHAT_IF = "What-if"
+ABOUT_NO_RUN = (RUNS, "What-if", "Health", "Audit")
 
 frame.PAGES.update(
     {
         "runs": st.Page(runs.show, title=RUNS, url_path="runs", default=True),
         "live": st.Page(live.show, title="Live", url_path="live"),
+        "stragglers": st.Page(stragglers.show, title="Stragglers", url_path="stragglers"),
         "inject": st.Page(inject.show, title="Inject", url_path="inject"),
         "plans": st.Page(plans.show, title="Plans", url_path="plans"),
-        "what-if": st.Page(what_if.show, title=WHAT_IF, url_path="what-if"),
+        "what-if": st.Page(what_if.show, title="What-if", url_path="what-if"),
+        "health": st.Page(health.show, title="Health", url_path="health"),
+        "audit": st.Page(audit.show, title="Audit", url_path="audit"),
     }
 )
 
 
 def main() -> None:
-    """Draws the frame, then the page."""
-    page = st.navigation(list(frame.PAGES.values()), position="top")
+    """Draws the frame, then the page; where people sign in, nothing before that."""
+    person = access.person()
+    is_let_in = person.role != "nobody"
+    page = st.navigation(list(frame.PAGES.values()), position="top" if is_let_in else "hidden")
+    if not is_let_in:
+        frame.dress(None, "Sign in")
+        sign_in.show(person)
+        return
     try:
+        writes.note_login(person)
         run = frame.current_run()
-        is_about_one_run = page.title not in (RUNS, WHAT_IF)
+        is_about_one_run = page.title not in ABOUT_NO_RUN
         frame.dress(run if is_about_one_run else None, page.title)
         frame.corner(has_picker=is_about_one_run, run=run)
         page.run()

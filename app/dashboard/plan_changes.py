@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from app.dashboard import quantities as q
 from app.dashboard.facts import facts
 from app.dashboard.plan_map import plan_map
-from planner.decide import Move, pause_s
+from planner.decide import Move, decide, expected_steps, pause_s
 from planner.diff import DeviceChange, PlanDiff, diff
 from planner.errors import PlannerError
 from planner.plan import Plan
@@ -59,6 +59,41 @@ def move_preview(
         pause_s=pause,
         gain_s=gain,
         payback_steps=payback,
+    )
+
+
+def verdict(
+    changes: PlanDiff,
+    switches: Sequence[SwitchView],
+    *,
+    stay_s: float | None,
+    move_s: float | None,
+    num_done: int,
+    num_steps: int,
+) -> str:
+    """What the controller would say to the move, as a sentence; empty where nothing can be predicted.
+
+    Args:
+        num_done, num_steps: steps of the run so far, and in all.
+    """
+    if stay_s is None or move_s is None or math.isnan(stay_s) or math.isnan(move_s):
+        return ""
+    history = [
+        Move(num_bytes=switch.bytes_moved, pause_s=switch.pause_s) for switch in switches if switch.outcome == "applied"
+    ]
+    decision = decide(
+        stay_s=stay_s,
+        move_s=move_s,
+        num_steps=expected_steps(num_remaining=num_steps - num_done, num_done=num_done, num_shifts=len(history)),
+        num_bytes=changes.moved_bytes or 0.0,
+        history=history,
+    )
+    kind = "good" if decision.is_worth else "bad"
+    mark = "✓" if decision.is_worth else "!"
+    reason = decision.reason.replace("->", "→")
+    return (
+        f'<p class="verdict {kind}"><span aria-hidden="true">{mark}</span> The controller would say '
+        f"{escape(reason)}.</p>"
     )
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from app.dashboard import quantities as q
 from app.dashboard.links import link
-from app.dashboard.table import Column, Row, table
+from app.dashboard.rate_colors import HEALTHY_BELOW
+from app.dashboard.table import Column, Row, Sorting, table
 
 if TYPE_CHECKING:
     from db.history import SwitchView
@@ -20,18 +21,28 @@ SHIFT = 0.05
 """A rate that differs by more than this from the plan before is named in the trigger."""
 
 COLUMNS = (
-    Column(title="Version"),
+    Column(title="Version", sort="version"),
     Column(title="When", tip="When the plan was asked for."),
-    Column(title="Trigger", is_wide=True, tip="What asked for it: the rates that changed, or a person."),
-    Column(title="By"),
-    Column(title="State"),
     Column(
-        title="Predicted", is_number=True, tip="Step time that the cost model predicts at the rates it was made for."
+        title="Trigger", is_wide=True, tip="What asked for it: the rates that changed, or a person.", sort="trigger"
     ),
-    Column(title="Measured", is_number=True, tip="Median step time once it ran."),
-    Column(title="Bound", is_number=True, tip="Capacity bound at the rates it was made for: no plan can be faster."),
-    Column(title="Gap", is_number=True, tip="Predicted over bound, minus one."),
-    Column(title="Solve time", is_number=True, tip="Seconds in the solver."),
+    Column(title="By", tip="Who asked for it, and who decided if that is somebody else."),
+    Column(title="State", sort="status"),
+    Column(
+        title="Predicted",
+        is_number=True,
+        tip="Step time that the cost model predicts at the rates it was made for.",
+        sort="predicted_s",
+    ),
+    Column(title="Measured", is_number=True, tip="Median step time once it ran.", sort="measured_s"),
+    Column(
+        title="Bound",
+        is_number=True,
+        tip="Capacity bound at the rates it was made for: no plan can be faster.",
+        sort="bound_s",
+    ),
+    Column(title="Gap", is_number=True, tip="Predicted over bound, minus one.", sort="gap"),
+    Column(title="Solve time", is_number=True, tip="Seconds in the solver.", sort="solve_s"),
     Column(title="Moved", is_number=True, tip="Bytes sent between ranks by the switch; about: estimated before it."),
     Column(title="Pause", is_number=True, tip="Time in which no rank trained during the switch."),
 )
@@ -44,6 +55,8 @@ def plan_table(
     *,
     ticked: Sequence[int],
     now: datetime,
+    sorting: Sorting | None = None,
+    empty: str = "No plan yet.",
 ) -> str:
     """The table, in the order given.
 
@@ -51,6 +64,8 @@ def plan_table(
         switches: the last switch to each version.
         parents: plans by version, to name what changed.
         ticked: versions whose box is ticked.
+        sorting: how the plans are sorted, for the heads.
+        empty: what stands where there are no plans.
     """
     rows = [
         Row(
@@ -61,21 +76,22 @@ def plan_table(
         )
         for plan in plans
     ]
-    return table(COLUMNS, rows, label="Plans", is_tickable=True, empty="No plan yet.")
+    return table(COLUMNS, rows, label="Plans", is_tickable=True, sorting=sorting, empty=empty)
 
 
-def records(plans: Sequence[PlanView], switches: Mapping[int, SwitchView]) -> list[dict[str, Any]]:
+def record(plan: PlanView, switch: SwitchView | None) -> dict[str, Any]:
     """The same as plain values, for a download."""
-    names = ("version", "created_at", "trigger", "requested_by", "decided_by", "status", "reason", "predicted_s")
-    more = ("measured_s", "current_s", "bound_s", "solve_s", "solver", "seed", "parent", "rates", "document")
-    return [
-        {name: getattr(plan, name) for name in names + more}
-        | {
-            "bytes_moved": switches[plan.version].bytes_moved if plan.version in switches else None,
-            "pause_s": switches[plan.version].pause_s if plan.version in switches else None,
-        }
-        for plan in plans
-    ]
+    names = ("version", "created_at", "trigger", "requested_by", "decided_by", "decided_reason", "status", "reason")
+    more = ("predicted_s", "measured_s", "current_s", "bound_s", "gap", "solve_s", "solver", "seed", "parent")
+    return {name: getattr(plan, name) for name in names + more} | {
+        "bytes_moved": None if switch is None else switch.bytes_moved,
+        "pause_s": None if switch is None else switch.pause_s,
+        "digests_equal": None if switch is None else switch.digests_equal,
+        "decided_at": plan.decided_at,
+        "active_at": plan.active_at,
+        "rates": plan.rates,
+        "document": plan.document,
+    }
 
 
 def trigger(plan: PlanView, parent: PlanView | None) -> str:
@@ -90,7 +106,9 @@ def trigger(plan: PlanView, parent: PlanView | None) -> str:
         for device, rate in sorted(plan.rates.items())
         if _has_shifted(before.get(device, 1.0), rate)
     ]
-    lead = "" if plan.trigger == "shift" else {"command": "manual"}.get(plan.trigger, plan.trigger)
+    lead = {"shift": "", "command": "manual"}.get(plan.trigger, plan.trigger)
+    if plan.trigger == "shift" and changes and not any(_is_slower(before, plan.rates, device) for device in plan.rates):
+        lead = "recovered"
     shown = ", ".join(changes[:2]) + (f" and {len(changes) - 2} more" if len(changes) > 2 else "")
     return ": ".join(part for part in (lead, shown) if part) or plan.trigger
 
@@ -107,15 +125,6 @@ def status_badge(status: str) -> str:
     return f'<span class="badge plan-{escape(status)}">{escape(status)}</span>'
 
 
-def last_switches(switches: Sequence[SwitchView]) -> dict[int, SwitchView]:
-    """The last switch to each version, applied ones first."""
-    found: dict[int, SwitchView] = {}
-    for switch in switches:
-        if switch.outcome == "applied" or switch.plan_version not in found:
-            found[switch.plan_version] = switch
-    return found
-
-
 def _cells(plan: PlanView, switch: SwitchView | None, parent: PlanView | None, now: datetime) -> list[str]:
     why = f' data-tip="{escape(plan.reason, quote=True)}" tabindex="0"' if plan.reason else ""
     moved = plan.details.get("moved_bytes")
@@ -124,7 +133,7 @@ def _cells(plan: PlanView, switch: SwitchView | None, parent: PlanView | None, n
         link(f"v{plan.version}", "plans", {"run": plan.run, "version": plan.version}),
         f'<span data-tip="{plan.created_at:%Y-%m-%d %H:%M:%S} UTC">{escape(q.clock(plan.created_at, now=now))}</span>',
         escape(trigger(plan, parent)),
-        escape(plan.requested_by),
+        _people(plan),
         f"<span{why}>{status_badge(plan.status)}</span>",
         q.seconds(plan.predicted_s),
         q.seconds(plan.measured_s),
@@ -138,6 +147,22 @@ def _cells(plan: PlanView, switch: SwitchView | None, parent: PlanView | None, n
         else q.UNKNOWN,
         q.seconds(switch.pause_s) if is_applied and switch is not None else q.UNKNOWN,
     ]
+
+
+def _people(plan: PlanView) -> str:
+    """Who asked, and who decided if that is somebody else."""
+    asked = escape(plan.requested_by)
+    if not plan.decided_by or plan.decided_by in (plan.requested_by, plan.worker):
+        return asked
+    why = f": {plan.decided_reason}" if plan.decided_reason else ""
+    tip = escape(f"decided by {plan.decided_by}{why}", quote=True)
+    return f'{asked}<span class="muted" data-tip="{tip}" tabindex="0">, {escape(plan.decided_by)}</span>'
+
+
+def _is_slower(before: Mapping[int, float], after: Mapping[int, float], device: int) -> bool:
+    """A device that has shifted, and not to where it was healthy."""
+    former = before.get(device, 1.0)
+    return _has_shifted(former, after[device]) and not (after[device] < former and after[device] < HEALTHY_BELOW)
 
 
 def _has_shifted(before: float, after: float) -> bool:

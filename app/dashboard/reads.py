@@ -10,23 +10,31 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import streamlit as st
 
+from app import health as system
+from app.dashboard.plan_story import PlanStory, last_switches
+from app.dashboard.rate_feed import RateFeed, RatePicture
 from app.dashboard.snapshot import Snapshot
-from db import audit, commands, episodes, heartbeats, history, injections, plans, runs, what_ifs
-from db.audit import AuditView
+from app.dashboard.table import Sorting
+from app.health_facts import Item
+from db import audit, commands, episodes, heartbeats, history, injections, plans, rates, runs, what_ifs
+from db.audit import AuditView, Choices, Filter
 from db.commands import CommandView
+from db.episodes import EpisodeView
 from db.heartbeats import BeatView
-from db.history import DeviceView, RateWindow, StepView
+from db.history import DeviceView, RateWindow, StepView, SwitchView
 from db.messages import utc_now
-from db.plans import PlanView
+from db.plans import PlanJob, PlanRun, PlanView, Selection
+from db.rates import RateBlock, SampleSpan
 from db.runs import RunView
 from db.settings import Settings
 from db.store import Store
+from db.store_facts import StoreFacts, store_facts
 from db.what_ifs import WhatIfView
 
 FRESH_S = 0.6
@@ -35,8 +43,20 @@ FRESH_S = 0.6
 ENDED_FRESH_S = 20.0
 """The same for runs that have ended."""
 
+HEALTH_FRESH_S = 1.5
+"""The same for the health of the system."""
+
+STORE_FRESH_S = 30.0
+"""The same for size and rows of the store, whose count takes longest."""
+
+CHOICES_FRESH_S = 10.0
+"""The same for what the audit can be filtered by."""
+
 MAX_POINTS = 1200
 """Steps kept of one series; twice as many before it is thinned again."""
+
+WINDOWS = (100, 500, 5_000)
+"""Last steps that are followed with more points than the whole run."""
 
 WINDOW_STEPS = 3
 """Train steps whose median is a device's rate now."""
@@ -49,6 +69,27 @@ MAX_FOLLOWED = 16
 
 LOOK_BACK_STEPS = 500
 """How far back a feed looks for the last word of a device that is silent when it begins."""
+
+SAMPLES_AT_ONCE = 60_000
+"""Samples summed up by one query of a rate feed over all devices, which reads them in a row."""
+
+SAMPLES_FOUND_AT_ONCE = 20_000
+"""The same over chosen devices, whose samples are found one by one."""
+
+MAX_EPISODES = 2_000
+"""Episodes of a run that are listed, newest first."""
+
+SNAPSHOT_EPISODES = 500
+"""Episodes that every snapshot carries."""
+
+CALIBRATION_FRESH_S = 5.0
+"""Predictions against measurements change slowly."""
+
+DOWNLOAD_FRESH_S = 10.0
+"""A download that is at hand is made anew this often."""
+
+MAX_RAN = 1000
+"""Plans whose predictions are compared with what was measured."""
 
 RELOAD_S = 30.0
 """Everything but steps is read in full this often, in between only what is new."""
@@ -115,18 +156,101 @@ def device_rates(run: int, device: int, *, since_step: int | None) -> list[tuple
     return _feed(str(store()), run).device_rates(device, since_step)
 
 
+def steps_between(run: int, first: int, last: int) -> Sequence[StepView]:
+    """The steps of a range, both ends included, thinned."""
+    found = snapshot(run)
+    newest = found.run.step
+    if newest is not None and last >= newest and last - first + 1 in WINDOWS:
+        return _feed(str(store()), run).window(last - first + 1)
+    known = [step for step in found.steps if first <= step.step <= last]
+    if len(known) >= min(MAX_POINTS // 4, last - first + 1):
+        return known
+    return _steps_between(str(store()), run, found.run.attempt, first, last)
+
+
+def rate_picture(
+    run: int, devices: tuple[int, ...] | None, first: int, last: int, *, width: int, data: str, budget_s: float
+) -> RatePicture:
+    """Rates of a range in blocks, as far as they could be read within the budget; later calls go on from there.
+
+    Args:
+        devices: None: all.
+        width: steps a block, a power of two.
+        data: `raw`, `minute` (what was rolled up), or `auto`: rolled up as far back as there are no raw samples.
+    """
+    found = snapshot(run)
+    if found.run.step is None:
+        return RatePicture(blocks=(), width=width, missing=0.0)
+    attempt = found.steps[-1].attempt if found.steps else None
+    number = found.run.config.num_devices if devices is None else len(devices)
+    feed = _rate_feed(str(store()), run, attempt, devices, width, data, max(1, number))
+    return feed.read(first, last, newest_step=found.run.step, budget_s=budget_s)
+
+
+def sample_span(run: int) -> SampleSpan:
+    """Which steps have raw and which rolled-up samples."""
+    return _sample_span(str(store()), run)
+
+
+def episodes_of(run: int) -> Sequence[EpisodeView]:
+    """Episodes of a run, newest first, `MAX_EPISODES` at most."""
+    found = snapshot(run).episodes
+    return found if len(found) < SNAPSHOT_EPISODES else _episodes(str(store()), run)
+
+
 def plan(run: int, version: int) -> PlanView:
     """One plan, or `InputError`."""
     return plans.get(store(), run, version)
 
 
-def plan_page(run: int, *, limit: int, offset: int) -> list[PlanView]:
-    """Plans of a run, newest first."""
-    return _plan_page(run, limit, offset)
+def plan_page(run: int, selection: Selection, *, limit: int, offset: int) -> list[PlanView]:
+    """A page of the selected plans of a run."""
+    return _plan_page(run, selection, limit, offset)
 
 
-def num_plans(run: int) -> int:
-    return plans.count(store(), run)
+def num_plans(run: int, selection: Selection) -> int:
+    """How many plans are selected."""
+    return _num_plans(run, selection)
+
+
+def plan_triggers(run: int) -> list[str]:
+    """What asked for plans of this run, each once."""
+    return _plan_triggers(run)
+
+
+def plan_versions(run: int, versions: Collection[int]) -> dict[int, PlanView]:
+    """Plans by version; unknown ones are left out."""
+    return plans.of_versions(store(), run, versions) if versions else {}
+
+
+def switches_to(run: int, versions: Collection[int]) -> list[SwitchView]:
+    """Switches to these plans, oldest first."""
+    return history.switches(store(), run, versions=sorted(versions)) if versions else []
+
+
+def plan_story(run: int, version: int) -> PlanStory:
+    """What the store knows of one plan beside its row."""
+    return _plan_story(run, version)
+
+
+def plan_steps(run: int, version: int) -> tuple[int, int, int] | None:
+    """First and last step that ran under a plan, and their number; None if none did."""
+    return _plan_steps(run, version)
+
+
+def plans_that_ran(run: int) -> list[PlanRun]:
+    """The last `MAX_RAN` plans that were ever active, oldest first."""
+    return _plans_that_ran(run)
+
+
+def plan_job(run: int, version: int) -> PlanJob | None:
+    """What a plan was searched with; None if it was not searched for."""
+    return plans.job(store(), run, version)
+
+
+def all_selected(run: int, selection: Selection) -> list[tuple[PlanView, SwitchView | None]]:
+    """Every selected plan with the last switch to it, for a download; read in portions, a few seconds old at most."""
+    return _all_selected(run, selection)
 
 
 def what_if(id: int) -> WhatIfView:
@@ -162,6 +286,26 @@ def detected_at(run: int) -> dict[int, datetime]:
     }
 
 
+def health() -> list[Item]:
+    """How the parts of the system are."""
+    return _health()
+
+
+def audit_page(wanted: Filter, sorting: Sorting, *, limit: int, offset: int) -> list[AuditView]:
+    """Audit entries that match, sorted."""
+    return _audit_page(repr((wanted, sorting)), wanted, sorting, limit, offset)
+
+
+def audit_count(wanted: Filter) -> int:
+    """How many audit entries match."""
+    return _audit_count(repr(wanted), wanted)
+
+
+def audit_choices() -> Choices:
+    """What the audit can be filtered by."""
+    return _audit_choices()
+
+
 def write_token() -> str:
     """The token that writes need."""
     return settings().write_token()
@@ -183,8 +327,54 @@ def _beats() -> dict[str, BeatView]:
 
 
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
-def _plan_page(run: int, limit: int, offset: int) -> list[PlanView]:
-    return plans.all_plans(store(), run, limit=limit, offset=offset)
+def _plan_page(run: int, selection: Selection, limit: int, offset: int) -> list[PlanView]:
+    return plans.all_plans(store(), run, selection=selection, limit=limit, offset=offset)
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
+def _num_plans(run: int, selection: Selection) -> int:
+    return plans.count(store(), run, selection)
+
+
+@st.cache_resource(show_spinner=False, ttl=DOWNLOAD_FRESH_S, max_entries=4)
+def _all_selected(run: int, selection: Selection) -> list[tuple[PlanView, SwitchView | None]]:
+    found: list[tuple[PlanView, SwitchView | None]] = []
+    while portion := plans.all_plans(store(), run, selection=selection, limit=plans.PORTION, offset=len(found)):
+        versions = [plan.version for plan in portion]
+        switches = last_switches(history.switches(store(), run, versions=versions))
+        found += [(plan, switches.get(plan.version)) for plan in portion]
+    return found
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)
+def _plan_triggers(run: int) -> list[str]:
+    return plans.triggers(store(), run)
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
+def _plan_story(run: int, version: int) -> PlanStory:
+    db = store()
+    switches = history.switches(db, run, versions=[version])
+    last = last_switches(switches).get(version)
+    num_digests = 0
+    if last is not None and last.outcome == "applied":
+        num_digests = sum(len(tensors) for tensors in history.switch_digests(db, run, last.id)[1].values())
+    return PlanStory(
+        entries=audit.of_target(db, run, f"plan {version}"),
+        switches=switches,
+        num_digests=num_digests,
+        steps=history.steps_of_plan(db, run, version),
+    )
+
+
+@st.cache_resource(show_spinner=False, ttl=CALIBRATION_FRESH_S, max_entries=500)
+def _plan_steps(run: int, version: int) -> tuple[int, int, int] | None:
+    return history.steps_of_plan(store(), run, version)
+
+
+@st.cache_resource(show_spinner=False, ttl=CALIBRATION_FRESH_S, max_entries=20)
+def _plans_that_ran(run: int) -> list[PlanRun]:
+    return plans.all_that_ran(store(), run, limit=MAX_RAN)
 
 
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)
@@ -195,6 +385,76 @@ def _commands(run: int) -> list[CommandView]:
 @st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=20)
 def _audit(run: int) -> list[AuditView]:
     return audit.entries(store(), run, limit=300)
+
+
+@st.cache_resource(show_spinner=False, ttl=ENDED_FRESH_S, max_entries=50)
+def _steps_between(_store_name: str, run: int, attempt: str | None, first: int, last: int) -> list[StepView]:
+    del attempt  # a new one has other steps
+    return history.steps(store(), run, since_step=first, until_step=last, max_points=MAX_POINTS)
+
+
+@st.cache_resource(show_spinner=False, ttl=RELOAD_S, max_entries=50)
+def _sample_span(_store_name: str, run: int) -> SampleSpan:
+    return rates.span(store(), run)
+
+
+@st.cache_resource(show_spinner=False, ttl=5.0, max_entries=20)
+def _episodes(_store_name: str, run: int) -> list[EpisodeView]:
+    return episodes.all_episodes(store(), run, limit=MAX_EPISODES)
+
+
+@st.cache_resource(show_spinner=False, max_entries=24)
+def _rate_feed(
+    _store_name: str,
+    run: int,
+    attempt: str | None,
+    devices: tuple[int, ...] | None,
+    width: int,
+    data: str,
+    num_devices: int,
+) -> RateFeed:
+    del attempt  # a new one has other steps
+
+    def fetch(first: int, last: int) -> list[RateBlock]:
+        first_raw = (sample_span(run).raw or (0, 0))[0] if data == "auto" else 0 if data == "raw" else last + 1
+        found: list[RateBlock] = []
+        if first < first_raw:
+            until = min(last, first_raw - 1)
+            found += rates.minute_blocks(store(), run, devices=devices, since_step=first, until_step=until, width=width)
+        if last >= first_raw:
+            since = max(first, first_raw)
+            found += rates.raw_blocks(store(), run, devices=devices, since_step=since, until_step=last, width=width)
+        return found
+
+    at_once = SAMPLES_AT_ONCE if devices is None else SAMPLES_FOUND_AT_ONCE
+    return RateFeed(fetch, width=width, max_steps=at_once // num_devices)
+
+
+@st.cache_resource(show_spinner=False, ttl=HEALTH_FRESH_S)
+def _health() -> list[Item]:
+    return system.examine(system.read_inputs(store(), facts=_store_facts()))
+
+
+@st.cache_resource(show_spinner=False, ttl=STORE_FRESH_S)
+def _store_facts() -> StoreFacts:
+    return store_facts(store())
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
+def _audit_page(key: str, _wanted: Filter, _sorting: Sorting, limit: int, offset: int) -> list[AuditView]:
+    return audit.find(
+        store(), _wanted, sort=_sorting.column, is_descending=_sorting.is_descending, limit=limit, offset=offset
+    )
+
+
+@st.cache_resource(show_spinner=False, ttl=FRESH_S, max_entries=50)
+def _audit_count(key: str, _wanted: Filter) -> int:
+    return audit.count(store(), _wanted)
+
+
+@st.cache_resource(show_spinner=False, ttl=CHOICES_FRESH_S)
+def _audit_choices() -> Choices:
+    return audit.choices(store())
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)
@@ -305,7 +565,7 @@ class _Feed:
             heard_at=dict(self._heard_at),
             devices=self._devices,
             plans=sorted(self._plans.values(), key=lambda entry: -entry.version),
-            episodes=episodes.all_episodes(db, self._run, limit=500),
+            episodes=episodes.all_episodes(db, self._run, limit=SNAPSHOT_EPISODES),
             injections=injections.all_injections(db, self._run, limit=200),
             switches=history.switches(db, self._run),
             evaluations=history.evaluations(db, self._run, limit=MAX_POINTS),

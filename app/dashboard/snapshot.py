@@ -167,9 +167,13 @@ class Snapshot:
 
     def predicted_s(self, plan: Plan | None) -> float | None:
         """Predicted step time of a plan at the rates measured now; None without plan or profile."""
+        return self.predicted_at(plan, self.rates)
+
+    def predicted_at(self, plan: Plan | None, rates: Mapping[int, float]) -> float | None:
+        """Predicted step time of a plan at given rates; None without plan or profile."""
         if plan is None or self.profile is None:
             return None
-        known = {device: rate for device, rate in self.rates.items() if rate >= HEALTHY_BELOW}
+        known = {device: rate for device, rate in rates.items() if rate >= HEALTHY_BELOW}
         try:
             return plan_step_s(plan, self.profile, known)
         except PlannerError:

@@ -1,9 +1,10 @@
 """Command rows: the only module of the dashboard that writes.
 
 Every write is a command (`db.commands.submit`) or a what-if (`db.what_ifs.submit`) that the controller picks up;
-the page then waits for what comes of it. Writing needs the installation's token, which a person enters once a browser
-session; it is kept in that session only. Each form instance has an idempotency key, so a double click
-or a rerun acts once.
+the page then waits for what comes of it. Writing needs an operator who signed in or, where nobody signs in
+(`access`), the installation's token, which a person enters once a browser session; it is kept in that session
+only. Each form instance has an idempotency key, so a double click or a rerun acts once. Who unlocked or signed
+in, and who tried, goes into the audit.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,19 +21,30 @@ from typing import Any
 
 import streamlit as st
 
+from app.dashboard import access, reads
 from app.dashboard import quantities as q
-from app.dashboard import reads
+from app.dashboard.attempts import Attempts
 from app.dashboard.snapshot import SERVICE_SILENT_S, Snapshot
-from db import commands, what_ifs
+from db import audit, commands, what_ifs
 from db.errors import InputError, StoreError, TransitionError
 from db.messages import utc_now
 from db.what_if_request import MAX_LIMIT_S
 
 _TOKEN, _ACTOR, _FORMS = "malleus_token", "malleus_actor", "malleus_forms"
+_UNLOCKED, _NOTED = "malleus_unlocked", "malleus_noted"
 
-MAX_REASON = 200
+UNLOCKED_S = 12 * 3600.0
+"""So long does an entered token count."""
+
+log = logging.getLogger(__name__)
+
+MAX_REASON = commands.MAX_REASON_LENGTH
 
 READ_ONLY = "Read-only: unlock with the write token (top right) first."
+VIEWER_ONLY = "Read-only: you are signed in as a viewer."
+
+ATTEMPTS = Attempts()
+"""Of all browsers together."""
 
 
 @dataclass
@@ -43,24 +57,37 @@ class Form:
 
 
 def is_unlocked() -> bool:
-    """Whether this browser session has entered the token (checked anew at every write)."""
+    """Whether this browser session may write (checked anew at every write): an operator, or who entered the token."""
+    person = access.person()
+    if person.by_login:
+        return person.role == "operator"
     given = st.session_state.get(_TOKEN)
     if not isinstance(given, str) or not given:
         return False
-    return hmac.compare_digest(given.encode(), reads.write_token().encode())
+    return not _has_expired() and _is_token(given)
 
 
-def unlock(token: str, actor: str) -> bool:
+def unlock(token: str, actor: str) -> str:
     """Keeps a token in this session if it is the right one.
 
     Args:
         actor: the person's name for the audit; may be empty.
+
+    Returns:
+        Why it was refused; empty if it was not.
     """
-    if not token or not hmac.compare_digest(token.strip().encode(), reads.write_token().encode()):
-        return False
+    if access.person().by_login:
+        return "Here people sign in; the token does not count."
+    is_right, wait_s = ATTEMPTS.attempt(lambda: _is_token(token.strip()))
+    if wait_s:
+        return f"Too many wrong tokens: try again in {q.duration(max(wait_s, 1.0))}."
+    _note("access.unlock", actor=actor.strip()[:60] if is_right else "unknown", result="ok" if is_right else "refused")
+    if not is_right:
+        return "This is not the write token of this installation."
     st.session_state[_TOKEN] = token.strip()
     st.session_state[_ACTOR] = actor.strip()[:60]
-    return True
+    st.session_state[_UNLOCKED] = time.monotonic()
+    return ""
 
 
 def lock() -> None:
@@ -70,7 +97,24 @@ def lock() -> None:
 
 def actor() -> str:
     """Who writes, for the audit."""
-    return st.session_state.get(_ACTOR) or "dashboard"
+    person = access.person()
+    return person.name if person.by_login else st.session_state.get(_ACTOR) or "dashboard"
+
+
+def read_only() -> str:
+    """Why this session may not write; empty if it may."""
+    if is_unlocked():
+        return ""
+    if access.person().by_login:
+        return VIEWER_ONLY
+    return "Read-only: the token was entered long ago; enter it again." if _has_expired() else READ_ONLY
+
+
+def note_login(person: access.Person) -> None:
+    """Writes down who signed in, once a browser session."""
+    if person.by_login and person.name and st.session_state.get(_NOTED) != person.name:
+        st.session_state[_NOTED] = person.name
+        _note("access.login", actor=person.name, result=person.role)
 
 
 def refusal(snapshot: Snapshot) -> str:
@@ -82,27 +126,26 @@ def refusal(snapshot: Snapshot) -> str:
     if silent_s is not None:
         since = "has never been heard" if silent_s == float("inf") else f"has been silent for {q.age(silent_s)}"
         return f"The controller {since}; nobody would take the command up."
-    return "" if is_unlocked() else READ_ONLY
+    return read_only()
 
 
-def submit(run: int, kind: str, arguments: Mapping[str, Any], *, form: str, by: str = "") -> None:
+def submit(run: int, kind: str, arguments: Mapping[str, Any], *, form: str) -> None:
     """Submits a command; the form then knows its id, or why it was refused.
 
     The same arguments from the same form instance give the same command row.
 
     Args:
         form: stable name of the form in the page.
-        by: who submits it; this session's person by default.
     """
     state = form_state(form)
     state.error = ""
-    if not is_unlocked():
-        state.error = READ_ONLY
+    state.error = read_only()
+    if state.error:
         return
     digest = hashlib.sha256(json.dumps([kind, arguments], sort_keys=True).encode()).hexdigest()[:12]
     try:
         command = commands.submit(
-            reads.store(), run, kind, arguments, actor=by or actor(), source="dashboard", key=f"{state.key}:{digest}"
+            reads.store(), run, kind, arguments, actor=actor(), source="dashboard", key=f"{state.key}:{digest}"
         )
     except (InputError, StoreError) as error:
         state.error = str(error)
@@ -114,10 +157,9 @@ def decide(run: int, kind: str, version: int, reason: str) -> None:
     """Submits what a person decided about a plan (approve, reject, rollback).
 
     Args:
-        reason: why, for the audit: it stands beside the person's name, who is recorded as the decider.
+        reason: why; kept with the plan and in the audit. May be empty.
     """
-    why = " ".join(reason.split())[:MAX_REASON]
-    submit(run, kind, {"version": version}, form="decide", by=f"{actor()} ({why})" if why else "")
+    submit(run, kind, {"version": version, "reason": reason}, form="decide")
 
 
 def ask_refusal() -> str:
@@ -130,7 +172,7 @@ def ask_refusal() -> str:
         if age_s is None or age_s > SERVICE_SILENT_S + (MAX_LIMIT_S if is_solving else 0.0):
             since = "has never been heard" if age_s is None else f"has been silent for {q.age(age_s)}"
             return f"The {service} {since}; nobody would answer. `malleus up` starts it."
-    return "" if is_unlocked() else READ_ONLY
+    return read_only()
 
 
 def ask(request: Mapping[str, Any], run: int | None) -> int | None:
@@ -141,7 +183,7 @@ def ask(request: Mapping[str, Any], run: int | None) -> int | None:
     state = form_state("ask")
     state.error = ""
     if not is_unlocked():
-        state.error = READ_ONLY
+        state.error = read_only()
         return None
     digest = hashlib.sha256(json.dumps([run, request], sort_keys=True).encode()).hexdigest()[:12]
     try:
@@ -160,7 +202,7 @@ def withdraw(id: int) -> None:
     state = form_state("ask")
     state.error = ""
     if not is_unlocked():
-        state.error = READ_ONLY
+        state.error = read_only()
         return
     try:
         what_ifs.cancel(reads.store(), id, actor=actor())
@@ -194,3 +236,21 @@ def settle(form: str) -> Form:
         st.session_state[_FORMS][form] = fresh
         return fresh
     return state
+
+
+def _is_token(given: str) -> bool:
+    """Compared by digest: the time tells neither how much of it is right nor how long it should be."""
+    wanted = hashlib.sha256(reads.write_token().encode()).digest()
+    return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), wanted)
+
+
+def _has_expired() -> bool:
+    at_s = st.session_state.get(_UNLOCKED)
+    return isinstance(at_s, float) and _TOKEN in st.session_state and time.monotonic() - at_s > UNLOCKED_S
+
+
+def _note(action: str, *, actor: str, result: str) -> None:
+    try:
+        audit.record(reads.store(), actor=actor or "dashboard", action=action, result=result, source="dashboard")
+    except StoreError as error:
+        log.warning("not in the audit: %s by %s: %s", action, actor, error)

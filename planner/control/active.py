@@ -128,7 +128,7 @@ class ActivePlan:
         if self.plan is not None and view.target_plan_version == version:
             runs.change(self._context.store, self._run, target_plan_version=self.plan.version)
         for command in commands.recent(self._context.store, self._run, 50):
-            is_approval = command.kind == "approve" and command.arguments == {"version": version}
+            is_approval = command.kind == "approve" and command.arguments["version"] == version
             if command.status == "accepted" and (is_approval or plan.key == command_key(command.id)):
                 commands.finish(self._context.store, command.id, ok=False, result=reason)
 

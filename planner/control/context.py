@@ -6,13 +6,15 @@ Tests put a scripted bus, queue and clock here. Nothing is decided here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from db.bus import BrokerFacts
 from db.messages import Desired, Telemetry, utc_now
 from db.store import Store
+from planner.control.gauges import Gauges
 
 ACTOR = "controller"
 
@@ -27,6 +29,7 @@ class Channel(Protocol):
     ) -> list[tuple[int, str, Telemetry]]: ...
     def reset(self, run: int) -> None: ...
     def ping(self) -> float: ...
+    def facts(self, runs: Iterable[int]) -> BrokerFacts: ...
     def close(self) -> None: ...
 
 
@@ -35,7 +38,7 @@ class Queue(Protocol):
 
     def send_solve(self, run: int, version: int) -> bool: ...
     def send_what_if(self, id: int) -> bool: ...
-    def send_canary(self) -> bool: ...
+    def send_canary(self, canary: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +57,4 @@ class Context:
     bus: Channel
     queue: Queue
     clock: Clock
+    gauges: Gauges = field(default_factory=Gauges)

@@ -56,7 +56,6 @@ class Loop:
         self._is_swept = False
         self._due_at: dict[str, float] = defaultdict(lambda: -math.inf)
         self._ticked_at = context.clock.monotonic()
-        self._lag_s: float | None = None
         self._worker_at = ""
         self._troubles: set[str] = set()
         self.num_errors = 0
@@ -89,11 +88,11 @@ class Loop:
             LeaseError: another controller has taken over.
         """
         messages = self._read()
+        begin_s = self._context.clock.monotonic()
         self._excuse_gap()
         for run, batch in messages.items():
             with self._guard(f"run {run}"):
-                lag_s = self._controls[run].listen(batch)
-                self._lag_s = self._lag_s if lag_s is None else max(lag_s, self._lag_s or 0.0)
+                self._listen(run, batch)
         views = {view.id: view for view in runs.open_runs(self._context.store)}
         self._follow(views)
         self._obey(views)
@@ -107,9 +106,19 @@ class Loop:
                 self._what_ifs.tick()
         if self._is_due("second", SECOND_S):
             self._every_second()
+        if self._context.gauges.is_asking:
+            self._hear_worker()
         if self._is_store_away:
             log.warning("the database is back")
             self._is_store_away = False
+        self._context.gauges.worked(self._context.clock.monotonic() - begin_s)
+
+    def _listen(self, run: int, batch: list[tuple[str, Telemetry]]) -> None:
+        clock, gauges = self._context.clock, self._context.gauges
+        gauges.arrived(run, batch[-1][1].at, clock.now())
+        lag_s = self._controls[run].listen(batch)
+        if lag_s is not None:
+            gauges.lagged(lag_s, clock.now())
 
     def _read(self) -> dict[int, list[tuple[str, Telemetry]]]:
         batches: dict[int, list[tuple[str, Telemetry]]] = defaultdict(list)
@@ -146,6 +155,7 @@ class Loop:
             with self._guard(f"run {run}"):
                 self._let_go(self._controls[run])
                 del self._controls[run]
+                self._context.gauges.forget(run)
                 view = runs.get(self._context.store, run)
                 log.info("run %s is %s%s", run, view.status, f": {view.reason}" if view.reason else "")
 
@@ -188,26 +198,35 @@ class Loop:
     def _every_second(self) -> None:
         self._lease.renew(
             {
-                "lag_s": self._lag_s,
+                **self._context.gauges.detail(self._context.clock.now()),
                 "num_runs": len(self._controls),
                 "num_errors": self.num_errors,
                 "broker": "away" if self._is_broker_away else "ok",
             }
         )
-        self._lag_s = None
         self._hear_worker()
-        if not self._is_broker_away:
-            with self._broker():
-                self._context.bus.ping()
+        self._ask_broker()
         if self._is_due("canary", CANARY_S) and not self._is_broker_away:
-            self._context.queue.send_canary()
+            clock = self._context.clock
+            canary, now_s = clock.now().isoformat(), clock.monotonic()
+            if self._context.queue.send_canary(canary):
+                self._context.gauges.asked(canary, now_s)
         if self._is_due("roll up", ROLL_UP_S):
             rollup.roll_up(self._context.store, older_than=RAW_KEPT)
+
+    def _ask_broker(self) -> None:
+        facts = None
+        if not self._is_broker_away:
+            with self._broker():
+                facts = self._context.bus.facts(self._controls)
+        self._context.gauges.broker(facts)
 
     def _hear_worker(self) -> None:
         beat = heartbeats.all_beats(self._context.store).get("worker")
         if beat is not None and beat.at.isoformat() != self._worker_at:
             self._worker_at = beat.at.isoformat()
+            clock = self._context.clock
+            self._context.gauges.heard(str(beat.detail.get("canary", "")), clock.monotonic(), clock.now())
             for control in self._controls.values():
                 control.planning.on_worker()
 

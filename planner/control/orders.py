@@ -131,15 +131,24 @@ class Orders:
         return Request(number=number, desired_version=version)
 
     def _approve(self, command: CommandView, view: RunView) -> int:
-        return self._planning.approve(command.arguments["version"], actor=command.actor)
+        arguments = command.arguments
+        return self._planning.approve(
+            arguments["version"], actor=command.actor, decided_reason=arguments.get("reason", "")
+        )
 
     def _reject(self, command: CommandView, view: RunView) -> str:
-        self._planning.reject(command.arguments["version"], actor=command.actor)
+        self._planning.reject(
+            command.arguments["version"], actor=command.actor, decided_reason=command.arguments.get("reason", "")
+        )
         return f"plan {command.arguments['version']} rejected"
 
     def _roll_back(self, command: CommandView, view: RunView) -> int:
         return self._planning.roll_back(
-            command.arguments["version"], view, actor=command.actor, key=command_key(command.id)
+            command.arguments["version"],
+            view,
+            actor=command.actor,
+            key=command_key(command.id),
+            decided_reason=command.arguments.get("reason", ""),
         )
 
     def _replan(self, command: CommandView, view: RunView) -> str:

@@ -109,8 +109,12 @@ class Planning:
         log.info("run %s: plan %s requested (%s)", self._run, plan.version, trigger)
         return ""
 
-    def approve(self, version: int, *, actor: str, reason: str = "") -> int:
+    def approve(self, version: int, *, actor: str, reason: str = "", decided_reason: str | None = None) -> int:
         """Approves a ready plan and makes it the run's target.
+
+        Args:
+            reason: what speaks for it.
+            decided_reason: why the actor wants it, in the actor's words; `reason` by default.
 
         Returns:
             The version of the desired document that carries it.
@@ -120,10 +124,18 @@ class Planning:
             InputError: another plan is being switched to.
         """
         self._check_free(version)
-        plan = plans.move(self._context.store, self._run, version, "approved", actor=actor, reason=reason)
+        plan = plans.move(
+            self._context.store,
+            self._run,
+            version,
+            "approved",
+            actor=actor,
+            reason=reason,
+            decided_reason=decided_reason,
+        )
         return self._active.switch_to(plan)
 
-    def reject(self, version: int, *, actor: str) -> None:
+    def reject(self, version: int, *, actor: str, decided_reason: str = "") -> None:
         """A person does not want this plan.
 
         Raises:
@@ -132,9 +144,17 @@ class Planning:
         plan = plans.get(self._context.store, self._run, version)
         if plan.status == "switching":
             raise TransitionError(f"plan {version} is switching, expected one that is not being switched to")
-        plans.move(self._context.store, self._run, version, "rejected", actor=actor, reason=f"rejected by {actor}")
+        plans.move(
+            self._context.store,
+            self._run,
+            version,
+            "rejected",
+            actor=actor,
+            reason=f"rejected by {actor}",
+            decided_reason=decided_reason,
+        )
 
-    def roll_back(self, version: int, view: RunView, *, actor: str, key: str) -> int:
+    def roll_back(self, version: int, view: RunView, *, actor: str, key: str, decided_reason: str = "") -> int:
         """Returns to an earlier plan, as a new version of it, planned for the rates as they are now.
 
         Returns:
@@ -165,6 +185,7 @@ class Planning:
             status="approved",
             predicted_s=None if math.isnan(predicted_s) else predicted_s,
             reason=f"rolled back to plan {version} by {actor}",
+            decided_reason=decided_reason,
         )
         return self._active.switch_to(plan)
 

@@ -18,9 +18,7 @@ from planner.spec import ClusterSpec, ModelProfile
 from planner.validate import violations
 
 
-def checked_proposal(
-    document: Mapping[str, Any], view: RunView, *, rates: Mapping[int, float], current: Plan
-) -> Plan:
+def checked_proposal(document: Mapping[str, Any], view: RunView, *, rates: Mapping[int, float], current: Plan) -> Plan:
     """The plan of a proposal.
 
     Args:

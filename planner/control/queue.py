@@ -31,14 +31,14 @@ class TaskQueue:
         """Asks a worker to answer a what-if; false if the broker cannot be reached."""
         return self._send(WHAT_IF, [id], None)
 
-    def send_canary(self) -> bool:
-        """Asks a worker for a sign of life, worth nothing after a while."""
-        return self._send(CANARY, [], CANARY_EXPIRES_S)
+    def send_canary(self, canary: str) -> bool:
+        """Asks a worker to say this back, worth nothing after a while."""
+        return self._send(CANARY, [canary], CANARY_EXPIRES_S)
 
     def close(self) -> None:
         self._app.close()
 
-    def _send(self, name: str, arguments: list[int], expires_s: int | None) -> bool:
+    def _send(self, name: str, arguments: list[int] | list[str], expires_s: int | None) -> bool:
         try:
             self._app.send_task(name, args=arguments, expires=expires_s, retry=False, ignore_result=True)
         except OperationalError as error:

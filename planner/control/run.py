@@ -60,7 +60,7 @@ class RunControl:
         if not batch:
             return None
         store = self._context.store
-        recorder.record(store, self.id, batch)
+        self._context.gauges.wrote(recorder.record(store, self.id, batch).write_s)
         self.cursor = batch[-1][0]
         self._heard_at = self._context.clock.monotonic()
         view = runs.get(store, self.id)
@@ -74,6 +74,8 @@ class RunControl:
         for message in messages:
             if message.seq <= self._last_seq and not isinstance(message, Hello):
                 continue
+            if 0 <= self._last_seq < message.seq - 1:
+                self._context.gauges.missed(self.id, message.seq - self._last_seq - 1)
             self._last_seq = max(self._last_seq, message.seq)
             if isinstance(message, Switch):
                 self._take_switch(message)

@@ -30,7 +30,17 @@ def look_again() -> None:
     """Forgets what the dashboard has read in the last moment."""
     from app.dashboard import reads
 
-    for name in ("_runs", "_run", "_beats", "_plan_page", "_commands", "_audit"):
+    plans = (
+        "_plan_page",
+        "_num_plans",
+        "_plan_triggers",
+        "_plan_story",
+        "_plans_that_ran",
+        "_plan_steps",
+        "_all_selected",
+    )
+    health = ("_health", "_store_facts", "_audit_page", "_audit_count", "_audit_choices")
+    for name in ("_runs", "_run", "_beats", *plans, "_commands", "_audit", *health):
         getattr(reads, name).clear()
 
 

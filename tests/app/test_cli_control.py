@@ -89,9 +89,11 @@ def _fail(store: Store, command: commands.CommandView) -> None:
         (["pause", "1"], "pause", {}),
         (["resume", "1"], "resume", {}),
         (["stop", "1"], "stop", {}),
-        (["approve", "2"], "approve", {"version": 2}),  # the one that is ready
-        (["reject", "2", "2"], "reject", {"version": 2}),
-        (["rollback", "1"], "rollback", {"version": 1}),  # the one before the active one
+        (["approve", "2"], "approve", {"version": 2, "reason": ""}),  # the one that is ready
+        (["reject", "2", "2", "--reason", "too risky"], "reject", {"version": 2, "reason": "too risky"}),
+        (["rollback", "1"], "rollback", {"version": 1, "reason": ""}),  # the one before the active one
+        (["replan", "1"], "replan", {}),
+        (["mode", "1", "manual"], "set_mode", {"mode": "manual"}),
     ],
 )
 def test_a_command_is_submitted_and_its_step_reported(

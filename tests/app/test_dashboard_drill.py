@@ -136,7 +136,7 @@ def test_late_commands_say_how_long_they_wait_and_old_ones_go() -> None:
     [
         (plan(1, trigger="initial"), None, "first plan"),
         (plan(2, rates={3: 2.57, 4: 1.01}), plan(1), "device 3: 1.00x → 2.57x"),
-        (plan(3, rates={3: 1.0}), plan(2, rates={3: 2.57}), "device 3: 2.57x → 1.00x"),
+        (plan(3, rates={3: 1.0}), plan(2, rates={3: 2.57}), "recovered: device 3: 2.57x → 1.00x"),
         (plan(2, trigger="command", rates={3: 2.57}), plan(1), "manual: device 3: 1.00x → 2.57x"),
         (plan(4, trigger="rollback", parent=1), None, "back to v1"),
         (plan(2, rates={5: math.inf}), plan(1), "device 5: 1.00x → failed"),

@@ -264,7 +264,7 @@ def test_plans_detail_and_comparison(store: Store) -> None:
     run = str(story.id)
     said = plain(texts(page(show_plans, run=run, version="2")))
     assert "device 3: 1.00x \u2192 2.57x" in said
-    assert "Made for" in said
+    assert "Rates it was made for" in said
     assert "digests equal" in said
     compared = page(show_plans, run=run, version="2", diff="1")
     assert "Plan v1 \u2192 v2" in texts(compared)
@@ -284,9 +284,9 @@ def test_a_person_approves_with_a_reason(store: Store, unlocked: None) -> None:
     at.text_input(key=f"plans_reason_{story.id}_2").set_value("looks right").run()
     at.button(key="plans_approve").click().run()
     (asked,) = [entry for entry in commands.recent(store, story.id) if entry.kind == "approve"]
-    assert asked.arguments["version"] == 2
-    assert "looks right" in asked.actor
-    assert "approve plan v2" in texts(at)
+    assert asked.arguments == {"version": 2, "reason": "looks right"}
+    assert asked.actor == "dashboard"
+    assert "approve plan v2 (looks right)" in texts(at)
 
 
 def test_plans_opens_what_waits_for_a_decision(store: Store) -> None:
@@ -319,7 +319,9 @@ def test_mode_and_replan(store: Store, unlocked: None) -> None:
     story = tell_until_now(store, seeded_store.healthy_run)
     alive(store)
     at = page(show_plans, run=str(story.id))
-    at.button(key="plans_mode_manual").click().run()
+    assert at.button(key="plans_mode_set").disabled, "it is automatic already"
+    at.radio[0].set_value("manual").run()
+    at.button(key="plans_mode_set").click().run()
     at.button(key="plans_replan").click().run()
     assert [entry.kind for entry in commands.recent(store, story.id)] == ["replan", "set_mode"]
 

@@ -204,3 +204,14 @@ def test_a_broker_that_comes_back_is_found_again(tmp_path: Path) -> None:
             bus.read({1: "0-0"}, block_s=1.0)
         with pytest.raises(BusError):
             bus.wait_desired_change(1, 1.0)
+
+
+def test_the_broker_tells_how_it_is(bus: Bus) -> None:
+    for seq in range(3):
+        bus.send(state(seq, "training"))
+    facts = bus.facts([1, 2])
+    assert facts.stream_lengths == {1: 3, 2: 0}
+    assert facts.used_memory_bytes > 100_000
+    assert 0 <= facts.memory_share <= 1
+    assert facts.round_trip_s > 0
+    assert facts.version[0].isdigit()

@@ -182,3 +182,98 @@ def test_unknown_plan(store: Store, run: RunView, version: int) -> None:
         plans.get(store, 1, version)
     with pytest.raises(InputError, match="unknown run 5"):
         plans.get(store, 5, 1)
+
+
+def many(store: Store, number: int) -> None:
+    """Plans 2 to number + 1: every third rejected, predicted seconds that fall and rise."""
+    for index in range(number):
+        plans.add(
+            store,
+            1,
+            document=PLAN,
+            trigger="shift" if index % 2 else "command",
+            rates={},
+            parent=1,
+            requested_by="ann",
+            key=f"p{index}",
+            predicted_s=None if index == 4 else math.nan if index == 5 else 1.0 + abs(index - 3) / 10,
+        )
+        if index % 3 == 0:
+            plans.move(store, 1, index + 2, "rejected", actor="ann", reason="slow", decided_reason="no time")
+
+
+@pytest.mark.parametrize(
+    ("fields", "versions", "why"),
+    [
+        ({}, [9, 8, 7, 6, 5, 4, 3, 2, 1], "newest first"),
+        ({"statuses": ("rejected",)}, [8, 5, 2], "every third"),
+        ({"statuses": ("ready", "rejected"), "triggers": ("shift",)}, [9, 7, 5, 3], "both hold"),
+        ({"triggers": ("nobody",)}, [], "none"),
+        ({"sort": "predicted_s", "is_descending": False}, [5, 4, 3, 2, 8, 9, 7, 6, 1], "NaN is the largest, None last"),
+        ({"sort": "predicted_s"}, [7, 9, 8, 2, 3, 4, 5, 6, 1], "None last here too; the newest first among equals"),
+    ],
+)
+def test_plans_are_selected_sorted_and_counted(
+    store: Store, run: RunView, fields: dict[str, Any], versions: list[int], why: str
+) -> None:
+    many(store, 8)
+    chosen = plans.Selection(**fields)
+    if fields.get("sort") == "predicted_s":
+        found = [(plan.predicted_s, plan.version) for plan in plans.all_plans(store, 1, selection=chosen)]
+        numbers = [value for value, _ in found if value is not None]
+        assert [value for value, _ in found[len(numbers) :]] == [None, None], why
+        finite = [value for value in numbers if not math.isnan(value)]
+        assert finite == sorted(finite, reverse=chosen.is_descending)
+        assert math.isnan(numbers[0 if chosen.is_descending else -1]), why
+    else:
+        assert [plan.version for plan in plans.all_plans(store, 1, selection=chosen)] == versions, why
+    assert plans.count(store, 1, chosen) == len(versions)
+    page = plans.all_plans(store, 1, selection=chosen, limit=2, offset=1)
+    whole = plans.all_plans(store, 1, selection=chosen)
+    assert [plan.version for plan in page] == [plan.version for plan in whole[1:3]]
+
+
+def test_a_selection_refuses_what_is_not_sortable() -> None:
+    with pytest.raises(InputError, match=r"sorted by one of version, .*, given 'document'"):
+        plans.Selection(sort="document")
+
+
+def test_triggers_and_versions(store: Store, run: RunView) -> None:
+    many(store, 3)
+    assert plans.triggers(store, 1) == ["command", "initial", "shift"]
+    assert sorted(plans.of_versions(store, 1, [1, 3, 99, 2**70])) == [1, 3]
+    assert plans.of_versions(store, 1, []) == {}
+
+
+def test_a_decision_keeps_its_reason(store: Store, run: RunView) -> None:
+    many(store, 2)
+    rejected = plans.get(store, 1, 2)
+    assert (rejected.reason, rejected.decided_reason, rejected.decided_by) == ("slow", "no time", "ann")
+    plans.move(store, 1, 1, "active")
+    plans.move(store, 1, 3, "approved", actor="ann", reason="saves 3 s", decided_reason="go")
+    plans.move(store, 1, 3, "active")
+    after = plans.add(
+        store, 1, document=PLAN, trigger="rollback", rates={}, parent=1, requested_by="bob", key="r",
+        status="approved", reason="rolled back to plan 1 by bob", decided_reason="it was calmer",
+    )  # fmt: skip
+    assert (after.decided_by, after.decided_reason) == ("bob", "it was calmer")
+    plans.move(store, 1, 4, "active")
+    assert (plans.get(store, 1, 3).reason, plans.get(store, 1, 3).decided_reason) == ("plan 4 is active", "go")
+    story = [(entry.action, entry.result) for entry in audit.of_target(store, 1, "plan 3")]
+    assert story == [
+        ("plan.create", "ready"),
+        ("plan.status", "approved"),
+        ("plan.status", "active"),
+        ("plan.status", "superseded"),
+    ]
+
+
+def test_plans_that_ran(store: Store, run: RunView) -> None:
+    many(store, 2)
+    assert plans.all_that_ran(store, 1) == []
+    plans.move(store, 1, 1, "active")
+    plans.move(store, 1, 3, "approved")
+    plans.move(store, 1, 3, "active")
+    plans.set_measured(store, 1, 3, 1.5)
+    assert [(entry.version, entry.measured_s) for entry in plans.all_that_ran(store, 1)] == [(1, None), (3, 1.5)]
+    assert [entry.version for entry in plans.all_that_ran(store, 1, limit=1)] == [3]

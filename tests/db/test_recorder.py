@@ -74,6 +74,7 @@ def test_a_whole_attempt(store: Store, run: RunView) -> None:
     assert actions == [
         ("run.create", "pending"),
         ("run.attempt", "a1"),
+        ("run.hello", "torch 2"),
         ("run.status", "starting"),
         ("run.status", "calibrating"),
         ("run.status", "training"),

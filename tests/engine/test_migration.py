@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from db.run_config import RunConfig
 from engine.layout import Layout, Span
 from engine.preparation import ItemBytes, Preparation, prepare
 from engine.shard import Shard
@@ -253,7 +254,7 @@ def test_whatever_goes_wrong_the_old_plan_stays_whole() -> None:
 
 
 def test_a_long_migration_is_told_of_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine import trainer
+    from engine import reporter
 
     told: list[tuple[str, int, str]] = []
 
@@ -261,15 +262,14 @@ def test_a_long_migration_is_told_of_and_a_short_one_is_not(monkeypatch: pytest.
         def set_state(self, state: str, *, step: int, reason: str = "") -> None:
             told.append((state, step, reason))
 
-    rank_0 = trainer.Trainer.__new__(trainer.Trainer)
-    rank_0._uplink, rank_0.step = Listener({}), 7
-    monkeypatch.setattr(trainer, "PROGRESS_S", 3600)
-    tell = rank_0._progress()
+    rank_0 = reporter.Reporter(Listener({}), RunConfig(), peak_flops=1.0)
+    monkeypatch.setattr(reporter, "PROGRESS_S", 3600)
+    tell = rank_0.migrating(7)
     tell(1, 2)
     tell(2, 2)
     assert told == []
-    monkeypatch.setattr(trainer, "PROGRESS_S", 0)
-    tell = rank_0._progress()
+    monkeypatch.setattr(reporter, "PROGRESS_S", 0)
+    tell = rank_0.migrating(7)
     for done in (1, 2, 3):
         tell(done, 3)
     assert told == [

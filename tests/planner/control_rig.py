@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from db import heartbeats, plans, runs
+from db.bus import BrokerFacts
 from db.errors import BusError
 from db.messages import Checkpoint, Desired, DeviceInfo, Hello, Observed, Profile, State, Step, Switch, Telemetry
 from db.run_config import RunConfig
@@ -84,6 +85,16 @@ class FakeBus:
         self._check()
         return 0.0
 
+    def facts(self, runs: Iterable[int]) -> BrokerFacts:
+        self._check()
+        return BrokerFacts(
+            version="8",
+            round_trip_s=0.001,
+            used_memory_bytes=900,
+            max_memory_bytes=1000,
+            stream_lengths={run: len(self.streams.get(run, [])) for run in runs},
+        )
+
     def close(self) -> None:
         pass
 
@@ -114,8 +125,10 @@ class FakeQueue:
             solve_what_if(self.store, id, worker="worker")
         return True
 
-    def send_canary(self) -> bool:
+    def send_canary(self, canary: str) -> bool:
         self.num_canaries += 1
+        if self.is_working:
+            heartbeats.beat(self.store, "worker", {"state": "idle", "canary": canary})
         return True
 
 

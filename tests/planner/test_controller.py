@@ -242,11 +242,15 @@ def test_mode_off_plans_nothing_and_manual_waits(make: Make) -> None:
     inject(rig, 6, 5.42)
     rig.steps(10)
     assert rig.statuses() == {1: "active", 2: "rejected", 3: "ready"}, "the waiting plan was out of date"
-    approval = submit(rig, "approve", version=3)
+    approval = submit(rig, "approve", version=3, reason="nights are long")
     rig.steps(3)
     assert rig.statuses()[3] == "active"
     assert commands.get(rig.store, approval.id).status == "applied"
-    assert plans.get(rig.store, rig.run.id, 3).decided_by == "ann"
+    approved = plans.get(rig.store, rig.run.id, 3)
+    assert (approved.decided_by, approved.decided_reason) == ("ann", "nights are long")
+    assert ("approved", "nights are long") in [
+        (entry.result, entry.detail.get("decided_reason")) for entry in audit.of_target(rig.store, rig.run.id, "plan 3")
+    ]
 
 
 # -- the engine's answers
@@ -269,10 +273,13 @@ def test_a_refused_approval_fails_the_command(make: Make) -> None:
     inject(rig, 3, 2.57)
     rig.steps(8)
     rig.engine.refusal = "no"
-    approval = submit(rig, "approve", version=2)
+    approval = submit(rig, "approve", version=2, reason="try it")
     rig.steps(3)
     found = commands.get(rig.store, approval.id)
     assert (found.status, found.result) == ("failed", "refused by the engine: no")
+    plan = plans.get(rig.store, rig.run.id, 2)
+    assert (plan.status, plan.reason) == ("rejected", "refused by the engine: no")
+    assert (plan.decided_by, plan.decided_reason) == ("ann", "try it"), "a refusal is not a decision"
 
 
 @pytest.mark.parametrize("refusal", ["", "no"])
@@ -502,11 +509,12 @@ def test_rollback_is_a_new_version_that_holds(rig: Rig) -> None:
     inject(rig, 3, 2.57)
     rig.steps(12)
     assert rig.statuses() == {1: "superseded", 2: "active"}
-    command = submit(rig, "rollback", version=1)
+    command = submit(rig, "rollback", version=1, reason="it lost less")
     rig.steps(20)
     assert rig.statuses() == {1: "superseded", 2: "superseded", 3: "active"}, "no plan is made against it"
     plan = plans.get(rig.store, rig.run.id, 3)
     assert (plan.trigger, plan.parent, plan.requested_by) == ("rollback", 1, "ann")
+    assert (plan.decided_by, plan.decided_reason) == ("ann", "it lost less")
     assert plan.document == plans.get(rig.store, rig.run.id, 1).document
     assert commands.get(rig.store, command.id).status == "applied"
 
@@ -517,9 +525,12 @@ def test_reject_and_replan(make: Make) -> None:
     rig.steps(8)
     inject(rig, 3, 2.57)
     rig.steps(8)
-    submit(rig, "reject", version=2)
+    submit(rig, "reject", version=2, reason="the node goes down at noon")
     rig.steps(8)
     assert rig.statuses() == {1: "active", 2: "rejected"}
+    rejected = plans.get(rig.store, rig.run.id, 2)
+    assert (rejected.decided_by, rejected.reason) == ("ann", "rejected by ann")
+    assert rejected.decided_reason == "the node goes down at noon"
     again = submit(rig, "replan")
     rig.steps(2)
     assert rig.statuses()[3] == "ready"

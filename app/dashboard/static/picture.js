@@ -101,7 +101,10 @@ function patch(from, to) {
     else if (here.nodeType === Node.TEXT_NODE) {
       if (here.data !== node.data) here.data = node.data;
     } else if (here.nodeType === Node.ELEMENT_NODE && !here.isEqualNode(node)) {
-      for (const { name } of [...here.attributes]) if (!node.hasAttribute(name)) here.removeAttribute(name);
+      for (const { name } of [...here.attributes]) { // details of [data-key] that a person unfolded stay so
+        const isOpened = name === "open" && here.dataset.key && here.dataset.key === node.dataset.key;
+        if (!node.hasAttribute(name) && !isOpened) here.removeAttribute(name);
+      }
       for (const { name, value } of [...node.attributes]) {
         if (here.getAttribute(name) !== value) here.setAttribute(name, value);
       }

@@ -18,7 +18,7 @@ function library(url) {
 }
 
 export default function (component) {
-  const { data, parentElement } = component;
+  const { data, parentElement, setTriggerValue } = component;
   let root = parentElement.querySelector(".plot");
   if (!root) {
     root = document.createElement("div");
@@ -34,6 +34,7 @@ export default function (component) {
     root.observer = new ResizeObserver(() => root.isDrawn && root.offsetParent && window.Plotly.Plots.resize(root));
     root.observer.observe(root);
   }
+  root.send = setTriggerValue;
   root.setAttribute("aria-label", data.alt);
   root.style.height = `${data.figure.layout.height}px`; // the page does not move when the plot arrives
   const text = JSON.stringify(data.figure);
@@ -57,5 +58,17 @@ function draw(root) {
   const figure = root.waiting;
   if (!figure || !root.isConnected) return;
   root.waiting = null;
-  window.Plotly.react(root, figure.data, figure.layout, figure.config).then(() => (root.isDrawn = true));
+  window.Plotly.react(root, figure.data, figure.layout, figure.config).then(() => {
+    if (!root.isDrawn) root.on("plotly_click", (event) => clicked(root, event.points));
+    root.isDrawn = true;
+  });
+}
+
+// A trace says by its `meta` what a click on it does; a heatmap keeps its customdata by row and column.
+function clicked(root, points) {
+  for (const point of points) {
+    const { meta, customdata } = point.data;
+    if (meta === "pick") root.send("pick", String(point.y));
+    if (meta === "go") root.send("go", customdata[point.pointNumber[0]][point.pointNumber[1]]);
+  }
 }

@@ -1,28 +1,38 @@
 """Plans: every version, why it was made, what it does and what became of it. Layout only.
 
-The address says what is open: `?run=7&version=3` a plan, `&diff=2` the comparison of two.
+The address says what is open: `?run=7&version=3` a plan, `&diff=2` the comparison of two, `&view=calibration` or
+`&view=replay` the other parts; filters, sorting and page stand there too, so that a reload shows the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 
 import streamlit as st
 
-from app.dashboard import frame, plan_changes, plan_facts, plan_map, plan_table, reads, run_line, writes
+from app.dashboard import frame, plan_table, reads, run_line, writes
 from app.dashboard.acknowledgements import acknowledgements, refusals
 from app.dashboard.downloads import csv_text, json_text
-from app.dashboard.headline import parsed
 from app.dashboard.live_part import live_part
 from app.dashboard.picture import picture
+from app.dashboard.plan_story import last_switches
 from app.dashboard.snapshot import Snapshot
+from app.dashboard.table import Sorting
+from app.dashboard.views import plan_calibration, plan_decision, plan_detail, plan_replay
 from db.errors import InputError, StoreError
-from db.plans import PlanView
+from db.plans import SORTS, PlanView, Selection
 
 REFRESH_S = 1.5
-FORMS = ("mode", "replan", "decide")
 PER_PAGE = 12
-MODES = ("automatic", "manual", "off")
+AT_HAND = 200
+"""Up to so many plans a download is at hand; more are prepared when asked for."""
+
+VIEWS = {"plans": "Plans", "calibration": "Predicted against measured", "replay": "Replay a bundle"}
+STATUSES = (
+    *("queued", "solving", "ready", "approved", "switching"),
+    *("active", "superseded", "rejected", "failed"),
+)
 
 
 def show() -> None:
@@ -49,27 +59,63 @@ def _page(snapshot: Snapshot) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="plans_header"):
         frame.follow(picture(run_line.run_line(snapshot), key="plans_run_line"))
         with st.container(horizontal=True, key="plans_actions", gap="small", vertical_alignment="center"):
-            _mode(snapshot)
+            plan_decision.mode_and_replan(snapshot)
     notes = run_line.problems(snapshot)
     if notes:
         picture(notes, key="plans_problems")
-    errors = refusals([writes.form_state(form).error for form in FORMS])
+    errors = refusals([writes.form_state(form).error for form in plan_decision.FORMS])
     acks = acknowledgements(snapshot.commands, now=snapshot.now)
     if acks or errors:
         picture(errors + acks, key="plans_acks")
-    version, other = _asked("version"), _asked("diff")
-    _list(snapshot, [entry for entry in (version, other) if entry is not None])
+    view = _view()
+    if view == "calibration":
+        plan_calibration.show(snapshot)
+        frame.keep_address(run, view=view)
+    elif view == "replay":
+        replay = plan_replay.show(snapshot, version=_asked("version"), replay=_asked("replay"))
+        frame.keep_address(run, view=view, version=_text(_asked("version")), replay=_text(replay))
+    else:
+        _versions(snapshot)
+
+
+def _view() -> str:
+    asked = st.query_params.get("view", "plans")
+    seen = st.session_state.get("plans_view_asked")
+    if asked != seen:  # a link, or a reload, says what to show
+        st.session_state["plans_view_asked"] = asked
+        st.session_state["plans_view"] = asked if asked in VIEWS else "plans"
+    chosen = st.segmented_control(
+        "View", list(VIEWS), key="plans_view", format_func=VIEWS.__getitem__, label_visibility="collapsed"
+    )
+    view = chosen or (asked if asked in VIEWS else "plans")
+    st.session_state["plans_view_asked"] = view
+    return str(view)
+
+
+def _versions(snapshot: Snapshot) -> None:
+    run = snapshot.run.id
+    version, other, runner = _asked("version"), _asked("diff"), _asked("runner")
+    selection, page = _list(snapshot, [entry for entry in (version, other) if entry is not None])
     try:
         if version is not None and other is not None and other != version:
-            _diff(snapshot, reads.plan(run, min(version, other)), reads.plan(run, max(version, other)))
+            old, new = sorted((version, other))
+            plan_detail.difference(snapshot, reads.plan(run, old), reads.plan(run, new))
         elif version is not None:
-            _detail(snapshot, reads.plan(run, version))
+            plan_detail.detail(snapshot, reads.plan(run, version), runner=runner)
         elif snapshot.plans:
-            _detail(snapshot, _of_interest(snapshot))
+            plan_detail.detail(snapshot, _of_interest(snapshot), runner=runner)
     except InputError as error:
         picture(f'<p class="empty">{escape(str(error)).capitalize()}.</p>', key="plans_unknown")
+    order = "" if selection == Selection(statuses=selection.statuses, triggers=selection.triggers) else selection.sort
     frame.keep_address(
-        run, version=None if version is None else str(version), diff=None if other is None else str(other)
+        run,
+        version=_text(version),
+        diff=_text(other),
+        runner=_text(runner),
+        status=",".join(selection.statuses),
+        trigger=",".join(selection.triggers),
+        sort=order and f"{'-' if selection.is_descending else ''}{order}",
+        page=str(page) if page > 1 else None,
     )
 
 
@@ -80,188 +126,136 @@ def _of_interest(snapshot: Snapshot) -> PlanView:
     return waiting or active or snapshot.plans[0]
 
 
-def _mode(snapshot: Snapshot) -> None:
-    run, why_not = snapshot.run, writes.refusal(snapshot)
-    key = f"plans_mode_ask_{writes.settle('mode').key[:8]}"
-    help_ = why_not or "When a better plan becomes active."
-    with st.popover(f"Mode: {run.mode}", disabled=bool(why_not), help=help_, key=key):
-        for mode in MODES:
-            st.button(
-                mode.capitalize(),
-                key=f"plans_mode_{mode}",
-                disabled=bool(why_not) or mode == run.mode,
-                help=run_line.MODES[mode],
-                width="stretch",
-                on_click=writes.submit,
-                args=(run.id, "set_mode", {"mode": mode}),
-                kwargs={"form": "mode"},
-            )
-    waiting = writes.settle("replan").command is not None
-    st.button(
-        "Plan now",
-        key="plans_replan",
-        icon=":material/refresh:",
-        disabled=bool(why_not) or waiting,
-        help=why_not or "Asks the worker for a plan at the rates measured now.",
-        on_click=writes.submit,
-        args=(run.id, "replan", {}),
-        kwargs={"form": "replan"},
-    )
-
-
-def _list(snapshot: Snapshot, ticked: list[int]) -> None:
+def _list(snapshot: Snapshot, ticked: list[int]) -> tuple[Selection, int]:
     run = snapshot.run.id
-    number = reads.num_plans(run)
-    last = max(1, -(-number // PER_PAGE))
-    page = min(st.session_state.get("plans_page", 1), last)
-    shown = reads.plan_page(run, limit=PER_PAGE, offset=(page - 1) * PER_PAGE)
-    known = {plan.version: plan for plan in [*snapshot.plans, *shown]}
-    switches = plan_table.last_switches(snapshot.switches)
-    frame.follow(
-        picture(
-            plan_table.plan_table(shown, switches, known, ticked=ticked, now=snapshot.now),
-            key="plans_table",
-            mode="many",
-            selected=[str(version) for version in ticked],
-            on_pick=_picked,
-        )
-    )
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            rows = plan_table.records(shown, switches)
-            name = f"run-{run}-plans"
-            st.download_button(
-                "CSV", csv_text(rows), f"{name}.csv", "text/csv", icon=":material/download:", key="plans_csv"
-            )
-            st.download_button(
-                "JSON",
-                json_text(rows),
-                f"{name}.json",
-                "application/json",
-                icon=":material/download:",
-                key="plans_json",
-            )
-            hint = (
-                "Tick a second one to compare."
-                if len(ticked) == 1
-                else ""
-                if ticked
-                else "Tick one to see it, two to compare."
-            )
-            picture(f'<p class="muted">{hint}</p>', key="plans_hint")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="plans_filters"):
+        selection = _selection(run)
+        number = reads.num_plans(run, selection)
+        last = max(1, -(-number // PER_PAGE))
+        _restore("plans_page", lambda: min(max(_asked("page") or 1, 1), last))
+        st.session_state["plans_page"] = page = min(st.session_state["plans_page"], last)
         if last > 1:
-            st.number_input("Page", 1, last, key="plans_page", width=140, help=f"{number} plans on {last} pages")
-
-
-def _detail(snapshot: Snapshot, plan: PlanView) -> None:
-    parent = next((entry for entry in snapshot.plans if entry.version == plan.parent), None)
-    switch = plan_table.last_switches(snapshot.switches).get(plan.version)
-    document = parsed(plan.document)
-    st.divider()
-    with st.container(horizontal=True, vertical_alignment="center"):
-        frame.follow(picture(plan_facts.plan_head(plan, snapshot.active_version), key="plans_detail_head"))
-        st.download_button(
-            "This plan",
-            json_text(plan_table.records([plan], {})[0] | {"details": plan.details}),
-            f"run-{plan.run}-plan-{plan.version}.json",
-            "application/json",
-            icon=":material/download:",
-            key="plans_one",
-        )
-    left, right = st.columns([1.15, 1], gap="large")
-    with left:
-        if document is None:
-            picture('<p class="empty">This version has no plan document.</p>', key="plans_no_map")
-        else:
-            busy = plan_map.busy_shares(document, snapshot.profile, plan.rates)
-            head = f'<p class="muted" style="margin-bottom:8px">{escape(plan_map.summary(document))}</p>'
-            drawing = plan_map.plan_map(document, rates=plan.rates, busy=busy)
-            picture(f'{head}{drawing}<div style="margin-top:12px">{plan_facts.plan_rates(plan)}</div>', key="plans_map")
-    with right:
-        _decision(snapshot, plan)
-        picture(plan_facts.plan_facts(plan, parent, switch, now=snapshot.now), key="plans_facts")
-    runners, log = plan_facts.runners_up(plan), plan_facts.solver_log(plan)
-    if runners:
-        with st.expander("Runner-ups"):
-            picture(runners, key="plans_runners")
-    if log:
-        with st.expander("Solver log"):
-            st.code("\n".join(log), language=None)
-
-
-def _decision(snapshot: Snapshot, plan: PlanView) -> None:
-    """Approve, reject or roll back: first what will happen, then the reason, then the button."""
-    kinds = {"ready": ("approve", "reject"), "queued": ("reject",), "solving": ("reject",), "approved": ("reject",)}
-    actions = kinds.get(plan.status, ("rollback",) if plan.status == "superseded" and plan.document else ())
-    if not actions:
-        return
-    document = parsed(plan.document)
-    changes = plan_changes.changes_of(snapshot.active_plan, document, snapshot.profile)
-    if changes is not None:
-        stay_s, move_s = snapshot.predicted_s(snapshot.active_plan), snapshot.predicted_s(document)
-        preview = plan_changes.move_preview(changes, snapshot.switches, stay_s=stay_s, move_s=move_s)
-        note = f'<span class="muted">from v{snapshot.active_version}</span>'
-        head = f'<div class="head"><h3>If the job moves to it now</h3>{note}</div>'
-        picture(head + plan_changes.preview_facts(preview), key="plans_preview")
-    why_not = writes.refusal(snapshot)
-    form = writes.settle("decide")
-    reason = st.text_input(
-        "Reason",
-        key=f"plans_reason_{plan.run}_{plan.version}",
-        placeholder="for the audit",
-        max_chars=writes.MAX_REASON,
-        disabled=bool(why_not),
-        help=why_not or None,
+            st.number_input(
+                "Page", 1, last, key="plans_page", width=130, label_visibility="collapsed", help="Page of the list."
+            )
+        pages = f", page {page:,} of {last:,}" if last > 1 else ""
+        is_filtered = bool(selection.statuses or selection.triggers)
+        noun = f"plan{'s' if number != 1 else ''}{' selected' if is_filtered else ''}"
+        picture(f'<p class="muted">{number:,} {noun}{pages}</p>', key="plans_count")
+    shown = reads.plan_page(run, selection, limit=PER_PAGE, offset=(page - 1) * PER_PAGE)
+    known = {plan.version: plan for plan in [*snapshot.plans, *shown]}
+    known |= reads.plan_versions(run, {plan.parent for plan in shown if plan.parent} - set(known))
+    switches = last_switches(reads.switches_to(run, [plan.version for plan in shown]))
+    sorting = Sorting(column=selection.sort, is_descending=selection.is_descending)
+    target = picture(
+        plan_table.plan_table(
+            shown,
+            switches,
+            known,
+            ticked=ticked,
+            now=snapshot.now,
+            sorting=sorting,
+            empty="No plan is like this: take a filter away." if is_filtered else "No plan yet.",
+        ),
+        key="plans_table",
+        mode="many",
+        selected=[str(version) for version in ticked],
+        on_pick=_picked,
     )
-    is_same = changes is not None and changes.is_empty
-    with st.container(horizontal=True, gap="small"):
-        for kind in actions:
-            label = {"approve": "Approve", "reject": "Reject", "rollback": "Roll back to this plan"}[kind]
-            blocked = why_not or ("The last decision is under way." if form.command is not None else "")
-            if not blocked and is_same and kind != "reject":
-                blocked = f"It is the same as the active plan v{snapshot.active_version}."
-            # The form's own key: once the decision is answered, the confirmation is a new one, and closed.
-            with st.popover(
-                label, disabled=bool(blocked), help=blocked or None, key=f"plans_{kind}_ask_{form.key[:8]}"
-            ):
-                st.markdown(f"**{label}: plan v{plan.version} of run {plan.run}?**")
-                st.button(
-                    f"Yes, {label.lower()}",
-                    key=f"plans_{kind}",
-                    type="primary",
-                    disabled=bool(blocked),
-                    on_click=writes.decide,
-                    args=(plan.run, kind, plan.version, reason),
-                )
+    if target is not None and target[0] == "sort":
+        st.session_state["plans_sorting"] = sorting.toggled(target[1]["column"])
+        st.rerun(scope="fragment")
+    frame.follow(target)
+    _foot(run, selection, ticked, number)
+    return selection, page
 
 
-def _diff(snapshot: Snapshot, old: PlanView, new: PlanView) -> None:
-    before, after = parsed(old.document), parsed(new.document)
-    changes = plan_changes.changes_of(before, after, snapshot.profile)
-    st.divider()
-    picture(
-        f'<div class="run-line"><span class="run-name">Plan v{old.version} → v{new.version}</span></div>',
-        key="plans_diff_head",
+def _selection(run: int) -> Selection:
+    """What the filters, the heads and (at first) the address say."""
+    _restore("plans_status", lambda: [entry for entry in _words("status") if entry in STATUSES])
+    triggers = sorted({*reads.plan_triggers(run), *st.session_state.get("plans_trigger", [])})
+    _restore("plans_trigger", lambda: [entry for entry in _words("trigger") if entry in triggers])
+    _restore("plans_sorting", _asked_sorting)
+    statuses = st.multiselect(
+        "State", STATUSES, key="plans_status", placeholder="All states", label_visibility="collapsed", width=260
     )
-    if changes is None or before is None or after is None:
-        missing = old.version if before is None else new.version
-        picture(f'<p class="empty">Nothing to compare: plan v{missing} has no document.</p>', key="plans_no_diff")
-        return
-    names = (f"v{old.version}", f"v{new.version}")
-    maps = plan_changes.change_maps(before, after, changes, names=names, rates=(old.rates, new.rates))
-    for column, drawing, key in zip(st.columns(2, gap="large"), maps, ("plans_old", "plans_new"), strict=True):
-        with column:
-            picture(drawing, key=key)
-    picture(plan_changes.change_lines(changes), key="plans_changes")
+    chosen = st.multiselect(
+        "Trigger", triggers, key="plans_trigger", placeholder="All triggers", label_visibility="collapsed", width=260
+    )
+    sorting = st.session_state["plans_sorting"]
+    return Selection(
+        statuses=tuple(statuses),
+        triggers=tuple(chosen),
+        sort=sorting.column,
+        is_descending=sorting.is_descending,
+    )
+
+
+def _foot(run: int, selection: Selection, ticked: list[int], number: int) -> None:
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        if number > AT_HAND:
+            st.button(
+                f"Prepare {number:,} plans",
+                key="plans_prepare",
+                icon=":material/hourglass:",
+                help="All plans that the filters leave, as a file to download.",
+                on_click=_prepare,
+                args=(run, selection),
+            )
+        prepared = st.session_state.get("plans_prepared", {})
+        texts = prepared.get((run, selection)) if number > AT_HAND else _texts(run, selection)
+        for kind, mime in (("csv", "text/csv"), ("json", "application/json")) if texts else ():
+            st.download_button(
+                kind.upper(),
+                texts[kind],
+                f"run-{run}-plans.{kind}",
+                mime,
+                icon=":material/download:",
+                key=f"plans_{kind}",
+                help="All plans that the filters leave, not only this page.",
+                on_click="ignore",
+            )
+        hints = ("Tick one to see it, two to compare.", "Tick a second one to compare.", "")
+        picture(f'<p class="muted">{hints[min(len(ticked), 2)]}</p>', key="plans_hint")
+
+
+def _prepare(run: int, selection: Selection) -> None:
+    """Many plans are read once, when somebody asks for them, and not at every refresh."""
+    st.session_state["plans_prepared"] = {(run, selection): _texts(run, selection)}
+
+
+def _texts(run: int, selection: Selection) -> dict[str, str]:
+    rows = [plan_table.record(plan, switch) for plan, switch in reads.all_selected(run, selection)]
+    return {"csv": csv_text(rows), "json": json_text(rows)}
+
+
+def _restore(key: str, given: Callable[[], object]) -> None:
+    if key not in st.session_state:
+        st.session_state[key] = given()
+
+
+def _asked_sorting() -> Sorting:
+    asked = st.query_params.get("sort", "-version")
+    column = asked.removeprefix("-")
+    return Sorting(column=column, is_descending=asked.startswith("-")) if column in SORTS else Sorting(column="version")
+
+
+def _words(name: str) -> list[str]:
+    return [entry for entry in st.query_params.get(name, "").split(",") if entry]
 
 
 def _asked(name: str) -> int | None:
     asked = st.query_params.get(name, "")
-    return int(asked) if asked.isdigit() else None
+    return int(asked) if asked.isdecimal() and len(asked) < 19 else None
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def _picked(values: list[str]) -> None:
     versions = [int(value) for value in values][-2:]
+    st.query_params.pop("runner", None)
     for name, version in zip(("version", "diff"), [*versions, None, None], strict=False):
         if version is None:
             st.query_params.pop(name, None)

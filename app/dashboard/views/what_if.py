@@ -289,7 +289,7 @@ def _waiting(id: int) -> None:
             f'<span class="fact">{words}, for {q.age(age_s)} so far (at most {limit} of search)</span></div>',
             key="what_if_waiting",
         )
-        locked = "" if writes.is_unlocked() else writes.READ_ONLY
+        locked = writes.read_only()
         st.button(
             "Cancel",
             key="what_if_cancel",

@@ -1,0 +1,143 @@
+"""Health, audit and access in a real browser: two contexts, one of which unlocks; the address brings the view back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.dashboard.launch import HEALTH_PATH, command
+from db import audit
+from db.settings import Settings
+from db.store import Store
+from tests.app import seeded_store
+from tests.app.healthy_beats import beat_healthily
+from tests.app.seeded_store import database_url, tell_until_now
+from tests.app.seeded_world import TOKEN
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
+WAIT_S = 40.0
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on the PATH"),
+]
+
+
+@dataclass
+class Installation:
+    """A store, the dashboard's server, and what the server wrote."""
+
+    url: str
+    store: Store
+    log: Path
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("home")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environ = {**os.environ, "MALLEUS_HOME": str(folder), "MALLEUS_TOKEN": TOKEN, "MALLEUS_PORT": str(port)}
+    environ.pop("MALLEUS_DATABASE_URL", None)
+    argv, environment = command(Settings.from_env(environ), environ)
+    with Store.open(database_url(folder), migrate=True) as store:
+        tell_until_now(store, seeded_store.drifting_run)
+        beat_healthily(store, run=1)
+        log = folder / "dashboard.log"
+        with log.open("wb") as out:
+            server = subprocess.Popen(argv, env=environment, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            deadline = time.monotonic() + WAIT_S
+            while not _answers(url + HEALTH_PATH):
+                assert server.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.1)
+            yield Installation(url=url, store=store, log=log)
+        finally:
+            server.terminate()
+            server.wait(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def pages(browser: Any) -> Iterator[list[Any]]:
+    """Two browsers that share nothing."""
+    contexts = [browser.new_context(viewport={"width": 1440, "height": 900}) for _ in range(2)]
+    for context in contexts:
+        context.set_default_timeout(WAIT_S * 1000)
+    yield [context.new_page() for context in contexts]
+    for context in contexts:
+        context.close()
+
+
+def test_the_audit_view_survives_a_reload_and_its_links_lead_on(installation: Installation, pages: list[Any]) -> None:
+    page = pages[0]
+    page.goto(f"{installation.url}/audit?audit_actor=grace")
+    page.wait_for_function("document.querySelectorAll('table[aria-label=Audit] tbody tr').length === 1")
+    page.locator("table[aria-label=Audit] th button", has_text="Action").click()
+    page.wait_for_url("**sort=action-**")
+    page.reload()
+    page.wait_for_selector("table[aria-label=Audit] th[aria-sort=descending] button:has-text('Action')")
+    assert page.locator("table[aria-label=Audit] tbody tr").count() == 1
+    page.locator("table[aria-label=Audit] td a", has_text="command").click()
+    page.wait_for_function("document.querySelectorAll('table[aria-label=Audit] tbody tr').length === 3")
+    page.goto(f"{installation.url}/audit?audit_action=plan.switch&audit_result=rejected")
+    page.locator("table[aria-label=Audit] td a", has_text="plan 4").click()
+    page.wait_for_url("**/plans?run=1&version=4")
+    page.locator(".health-corner a").click()
+    page.wait_for_selector("table[aria-label='Health of broker']")
+    assert page.url.partition("?")[0].endswith("/health")
+
+
+def test_what_one_browser_unlocks_another_does_not_see(installation: Installation, pages: list[Any]) -> None:
+    first, second = pages
+    for page in pages:
+        page.goto(f"{installation.url}/health")
+        page.wait_for_selector("table[aria-label='Health of services']")
+    first.locator(".st-key-frame_right button").last.click()
+    first.get_by_label("Write token").fill(TOKEN)
+    first.get_by_label("Your name").fill("ada")
+    first.get_by_role("button", name="Unlock").click()
+    first.wait_for_selector(".st-key-frame_right >> text=ada")
+    second.reload()
+    second.wait_for_selector("table[aria-label='Health of services']")
+    assert second.locator(".st-key-frame_right >> text=Read-only").first.is_visible()
+    assert "ada" not in second.inner_text("body")
+    for page in pages:
+        assert TOKEN not in page.content()
+    assert TOKEN not in installation.log.read_text()
+    (entry,) = audit.find(installation.store, audit.Filter(action="access.unlock"))
+    assert (entry.actor, entry.result) == ("ada", "ok")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except (OSError, urllib.error.URLError):
+        return False
