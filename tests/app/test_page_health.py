@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.dashboard import reads
-from db.store import Store
+from db.store import SCHEMA_REVISION, Store
 from tests.app import seeded_store
 from tests.app.healthy_beats import beat_healthily
 from tests.app.seeded_store import tell_until_now
@@ -41,7 +41,7 @@ def test_everything_with_unit_and_since(store: Store) -> None:
     said = plain(texts(at))
     for fact in (
         "healthy", "answers in 310 µs", "1.25 MB used of 256 MB", "812 messages", "answered in 42.0 ms",
-        "180 ms behind", "a round", "SQLite", "samples", "a batch", "attempt 1", "Malleus 0.1.0", "schema 0002", "UTC",
+        "180 ms behind", "a round", "SQLite", "samples", "a batch", "attempt 1", "Malleus 0.1.0", f"schema {SCHEMA_REVISION}", "UTC",
     ):  # fmt: skip
         assert fact in said
     assert 'class="health ok"' in said
