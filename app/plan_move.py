@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from db.errors import InputError
-from planner.decide import Decision, decide
+from planner.decide import Decision, Move, decide
 from planner.diff import PlanDiff, diff
 from planner.errors import PlanError
 from planner.plan import Plan
@@ -58,12 +59,30 @@ def planned_move(result: SolveResult, current: Plan, profile: ModelProfile, num_
     """
     if result.best is None or result.current_s is None:
         return None
-    changes = diff(current, result.best.plan, profile)
+    best = result.best
+    return weighed_move(current, best.plan, profile, stay_s=result.current_s, move_s=best.step_s, num_steps=num_steps)
+
+
+def weighed_move(
+    current: Plan,
+    plan: Plan,
+    profile: ModelProfile,
+    *,
+    stay_s: float,
+    move_s: float,
+    num_steps: int,
+    history: Sequence[Move] = (),
+) -> PlannedMove:
+    """Weighs a plan against the current one.
+
+    Args:
+        stay_s, move_s: predicted seconds of a step under each; inf for one that cannot run.
+        num_steps: steps that the gain is expected to last.
+        history: switches that the run has measured.
+    """
+    changes = diff(current, plan, profile)
     decision = decide(
-        stay_s=result.current_s,
-        move_s=result.best.step_s,
-        num_steps=num_steps,
-        num_bytes=changes.moved_bytes or 0.0,
+        stay_s=stay_s, move_s=move_s, num_steps=num_steps, num_bytes=changes.moved_bytes or 0.0, history=history
     )
     pay_back = None
     if decision.gain_s > 0:
@@ -71,27 +90,39 @@ def planned_move(result: SolveResult, current: Plan, profile: ModelProfile, num_
     return PlannedMove(changes=changes, decision=decision, steps_to_pay_back=pay_back)
 
 
+def plan_in_file(path: Path, name: str) -> Plan:
+    """A plan from a file: its document, or what `malleus plan --json` printed. Its rules are not checked.
+
+    Args:
+        name: how messages name the file.
+
+    Raises:
+        InputError: unreadable, or no plan.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} is not readable JSON: {error}") from None
+    if isinstance(document, dict) and "plans" in document:
+        ranked = document["plans"]
+        if not isinstance(ranked, list) or not ranked or not isinstance(ranked[0], dict):
+            raise InputError(f"{name} must hold a plan, given a result without any")
+        document = ranked[0].get("plan")
+    try:
+        return Plan.from_json(document)
+    except PlanError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
 def read_plan(path: Path, *, cluster: ClusterSpec, profile: ModelProfile, train: TrainSpec) -> Plan:
-    """A plan of this cluster, model and batch from a file: its document, or what `malleus plan --json` printed.
+    """A plan of this cluster, model and batch from a file (see `plan_in_file`).
 
     Memory is not checked: a plan that does not fit is one that cannot go on, and the search says so.
 
     Raises:
         InputError: unreadable, no plan, or a plan for something else.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"--current {path} is not readable JSON: {error}") from None
-    if isinstance(document, dict) and "plans" in document:
-        ranked = document["plans"]
-        if not isinstance(ranked, list) or not ranked or not isinstance(ranked[0], dict):
-            raise InputError(f"--current {path} must hold a plan, given a result without any")
-        document = ranked[0].get("plan")
-    try:
-        plan = Plan.from_json(document)
-    except PlanError as error:
-        raise InputError(f"--current {path}: {error}") from None
+    plan = plan_in_file(path, f"--current {path}")
     broken = violations(
         plan, cluster=cluster, num_layers=profile.num_layers, global_batch=train.global_batch, max_tp=None
     )

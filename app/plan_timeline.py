@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.dashboard.palette import LIGHT
+from app.dashboard.palette import LIGHT, Palette
 from app.plan_text import plan_text
 from planner.cost import Event, timeline
 from planner.plan import Plan
@@ -25,12 +25,6 @@ MOST_EVENTS = 8_000
 _LANE_PX = 30
 _BUTTONS = [["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"], ["toImage"]]  # none that leads elsewhere
 _HATCH = {"forward": "", "backward": "/", "idle": ".", "gradient sync and optimizer": "x"}
-_FILL = {
-    "forward": LIGHT.accent,
-    "backward": LIGHT.deviation,
-    "idle": LIGHT.surface,
-    "gradient sync and optimizer": LIGHT.line,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +62,26 @@ def write_timeline(
         OSError: the file cannot be written.
     """
     events = timeline(plan, profile, rates)
-    shown = _shown(events)
+    shown = shown_pipelines(events)
     page = _page(plan, step_s, rates, title, shown, figure(plan, events, profile=profile, rates=rates, shown=shown))
     path.write_text(page, encoding="utf-8")
     return len(shown)
 
 
 def figure(
-    plan: Plan, events: Sequence[Event], *, profile: ModelProfile, rates: Mapping[int, float], shown: Sequence[int]
+    plan: Plan,
+    events: Sequence[Event],
+    *,
+    profile: ModelProfile,
+    rates: Mapping[int, float],
+    shown: Sequence[int],
+    palette: Palette = LIGHT,
 ) -> dict[str, Any]:
     """The chart as Plotly's JSON: `data` and `layout`.
 
     Args:
         shown: indices of the pipelines to draw.
+        palette: colours of the page that shows it.
     """
     end_s = max((event.end_s for event in events), default=0.0)
     bars = {kind: _Bars() for kind in _HATCH}
@@ -113,19 +114,19 @@ def figure(
                 lane, end_s, end_s + profile.sync_s, "", "gradient sync and optimizer"
             )
     return {
-        "data": [_trace(kind, group) for kind, group in bars.items() if group.lanes],
+        "data": [_trace(kind, group, palette) for kind, group in bars.items() if group.lanes],
         "layout": {
             "barmode": "overlay",
             "bargap": 0.15,
             "height": 170 + _LANE_PX * len(lanes),
-            "paper_bgcolor": LIGHT.surface,
-            "plot_bgcolor": LIGHT.surface,
-            "font": {"color": LIGHT.ink},
+            "paper_bgcolor": palette.surface,
+            "plot_bgcolor": palette.surface,
+            "font": {"color": palette.ink},
             "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0},
             "uniformtext": {"minsize": 8, "mode": "hide"},
             "margin": {"l": 10, "r": 20, "t": 50, "b": 50},
             "hoverlabel": {"align": "left"},
-            "xaxis": {"title": {"text": "seconds since the step began"}, "gridcolor": LIGHT.line, "zeroline": False},
+            "xaxis": {"title": {"text": "seconds since the step began"}, "gridcolor": palette.line, "zeroline": False},
             "yaxis": {
                 "type": "category",
                 "categoryorder": "array",
@@ -137,7 +138,7 @@ def figure(
     }
 
 
-def _shown(events: Sequence[Event]) -> list[int]:
+def shown_pipelines(events: Sequence[Event], *, most_events: int = MOST_EVENTS) -> list[int]:
     """Indices of the pipelines to draw: all, or the slowest that fit."""
     ends: dict[int, float] = {}
     sizes: dict[int, int] = {}
@@ -146,7 +147,7 @@ def _shown(events: Sequence[Event]) -> list[int]:
         ends[index] = max(ends.get(index, 0.0), event.end_s)
         sizes[index] = sizes.get(index, 0) + 1
     chosen: list[int] = []
-    left = MOST_EVENTS
+    left = most_events
     for index in sorted(ends, key=lambda index: (-ends[index], index)):
         left -= sizes[index]
         if left < 0 and chosen:
@@ -155,8 +156,9 @@ def _shown(events: Sequence[Event]) -> list[int]:
     return sorted(chosen)
 
 
-def _trace(kind: str, bars: _Bars) -> dict[str, Any]:
+def _trace(kind: str, bars: _Bars, palette: Palette) -> dict[str, Any]:
     is_quiet = kind == "idle"
+    fills = {"forward": palette.accent, "backward": palette.deviation, "idle": palette.surface}
     return {
         "type": "bar",
         "orientation": "h",
@@ -168,16 +170,16 @@ def _trace(kind: str, bars: _Bars) -> dict[str, Any]:
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
-        "textfont": {"color": LIGHT.surface},
+        "textfont": {"color": palette.surface},
         "hovertext": bars.hovers,
         "hoverinfo": "text",
         "marker": {
-            "color": _FILL[kind],
-            "line": {"color": LIGHT.line if is_quiet else LIGHT.surface, "width": 0.5},
+            "color": fills.get(kind, palette.line),
+            "line": {"color": palette.line if is_quiet else palette.surface, "width": 0.5},
             "pattern": {
                 "shape": _HATCH[kind],
                 "fillmode": "overlay",
-                "fgcolor": LIGHT.muted if kind not in ("forward", "backward") else LIGHT.surface,
+                "fgcolor": palette.muted if kind not in ("forward", "backward") else palette.surface,
                 "fgopacity": 0.35,
                 "size": 7,
                 "solidity": 0.2,

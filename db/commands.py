@@ -20,7 +20,7 @@ from db import audit, plans, runs, schedule, transitions
 from db.columns import fits
 from db.errors import InputError
 from db.messages import utc_now
-from db.models import CommandRow, RunRow
+from db.models import CommandRow, RunRow, WhatIfRow
 from db.run_config import RunConfig
 from db.store import Store
 
@@ -70,7 +70,8 @@ def submit(
     Kinds and arguments: `inject` {devices: [int], rate: float, for_s: float | None}, `play` {name: str,
     entries: [{at_s, device, rate, for_s}]} (see `db.schedule`), `clear` {devices: [int] | None (all)}, `pause`,
     `resume`, `stop`, `checkpoint`, `replan`, `approve` | `reject` | `rollback` {version: int, reason: str (why, for
-    the audit; may be empty)}, `set_mode` {mode: str}.
+    the audit; may be empty)}, `set_mode` {mode: str}, `propose` {document: plan (its rules are the controller's
+    to check), reason: str, what_if: int | None}.
 
     Args:
         key: idempotency key within the run; the same key twice gives the same command.
@@ -271,6 +272,18 @@ def _set_mode(_session: Session, _row: RunRow, arguments: Arguments) -> Argument
     return {"mode": arguments["mode"]}
 
 
+def _propose(session: Session, row: RunRow, arguments: Arguments) -> Arguments:
+    _only(arguments, "document", "reason", "what_if")
+    document, what_if = arguments.get("document"), arguments.get("what_if")
+    if not isinstance(document, Mapping) or "pipelines" not in document:
+        raise InputError(f"document must be a plan, given {document!r:.80}")
+    if what_if is not None:
+        known = session.get(WhatIfRow, what_if) if fits(what_if) else None
+        if known is None or known.run != row.id:
+            raise InputError(f"what_if must be one that started from run {row.id}, given {what_if!r}")
+    return {"document": dict(document), "reason": _reason(arguments.get("reason")), "what_if": what_if}
+
+
 _CHECKS: dict[str, Callable[[Session, RunRow, Arguments], Arguments]] = {
     "inject": _inject,
     "play": _play,
@@ -284,6 +297,7 @@ _CHECKS: dict[str, Callable[[Session, RunRow, Arguments], Arguments]] = {
     "rollback": _rollback,
     "replan": _nothing,
     "set_mode": _set_mode,
+    "propose": _propose,
 }
 
 KINDS: tuple[str, ...] = tuple(_CHECKS)

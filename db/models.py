@@ -9,6 +9,7 @@
           ├─ episodes           spans of straggling
           ├─ injections         stragglers that were asked for
           └─ commands, audit    what people asked for; what happened
+    what_ifs                    planning questions of people, of a run or of none, and their answers
     heartbeats                  one row a service
 
 Statuses change through `db.transitions` only. Keys are composite where a natural key exists, so
@@ -355,6 +356,28 @@ class CommandRow(Base):
     applied_step: Mapped[int | None]
     created_at: Mapped[datetime]
     accepted_at: Mapped[datetime | None]
+    done_at: Mapped[datetime | None]
+
+
+class WhatIfRow(Base):
+    """A planning question that touches no run: what is asked, and what a worker found."""
+
+    __tablename__ = "what_ifs"
+    __table_args__ = (UniqueConstraint("key"), Index(None, "status", "id"), Index(None, "run", "id"))
+
+    id: Mapped[int] = mapped_column(_Id, primary_key=True, autoincrement=True)
+    run: Mapped[int | None] = _run_key(nullable=True)
+    key: Mapped[str]
+    actor: Mapped[str]
+    source: Mapped[str]
+    request: Mapped[dict[str, Any]]
+    status: Mapped[str] = mapped_column(String(16))
+    result: Mapped[dict[str, Any] | None]
+    seconds: Mapped[float | None]
+    error: Mapped[str] = mapped_column(default="")
+    worker: Mapped[str] = mapped_column(default="")
+    created_at: Mapped[datetime]
+    claimed_at: Mapped[datetime | None]
     done_at: Mapped[datetime | None]
 
 

@@ -136,13 +136,16 @@ def add(
     key: str,
     status: str = "ready",
     predicted_s: float | None = None,
+    current_s: float | None = None,
     reason: str = "",
+    details: Mapping[str, Any] | None = None,
     decided_reason: str = "",
 ) -> PlanView:
     """Adds a plan that needs no solving (a rollback, a person's proposal). Same key, same row.
 
     Args:
         status: `ready` to be decided, or `approved`.
+        details: whatever else there is to say about it, such as the what-if that it came of.
         decided_reason: of an approved one: why `requested_by` wants it.
 
     Raises:
@@ -158,7 +161,9 @@ def add(
         "parent": parent,
         "requested_by": requested_by,
         "predicted_s": predicted_s,
+        "current_s": current_s,
         "reason": reason,
+        "details": dict(details or {}),
         "solved_at": now,
     }
     if status == "approved":

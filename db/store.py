@@ -32,7 +32,7 @@ from sqlalchemy.sql import column
 
 from db.errors import StoreError
 
-SCHEMA_REVISION = "0004"
+SCHEMA_REVISION = "0005"
 VERSION_TABLE = "malleus_version"
 BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 5

@@ -11,6 +11,7 @@ refused like any other; callers that may repeat themselves look first (`allowed`
     command    pending > accepted > applied | failed; pending > failed
     injection  requested > active > cleared; requested > cleared
     checkpoint saved > removed; terminal: removed, failed
+    what-if    queued > solving > done | failed | cancelled; queued > failed | cancelled
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from db.errors import TransitionError
-from db.models import CheckpointRow, CommandRow, InjectionRow, PlanRow, RunRow
+from db.models import CheckpointRow, CommandRow, InjectionRow, PlanRow, RunRow, WhatIfRow
 
 Table = Mapping[str, frozenset[str]]
 
@@ -63,6 +64,13 @@ CHECKPOINT: Table = {
     "failed": frozenset(),
 }
 
+_WHAT_IF_ENDS = ("failed", "cancelled")
+WHAT_IF: Table = {
+    "queued": frozenset({"solving", *_WHAT_IF_ENDS}),
+    "solving": frozenset({"done", *_WHAT_IF_ENDS}),
+    **{status: frozenset() for status in ("done", *_WHAT_IF_ENDS)},
+}
+
 
 def move_run(row: RunRow, status: str) -> None:
     """Gives a run its next status, or raises `TransitionError`."""
@@ -87,6 +95,11 @@ def move_injection(row: InjectionRow, status: str) -> None:
 def move_checkpoint(row: CheckpointRow, status: str) -> None:
     """Gives a checkpoint its next status, or raises `TransitionError`."""
     row.status = _next(CHECKPOINT, f"checkpoint {row.id}", row.status, status)
+
+
+def move_what_if(row: WhatIfRow, status: str) -> None:
+    """Gives a what-if its next status, or raises `TransitionError`."""
+    row.status = _next(WHAT_IF, f"what-if {row.id}", row.status, status)
 
 
 def is_allowed(table: Table, status: str, new: str) -> bool:

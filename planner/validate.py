@@ -7,8 +7,9 @@ a plan is a good one.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from planner.errors import PlanError
 from planner.plan import GROUP_SIZES, Pipeline, Plan, Stage
@@ -65,6 +66,22 @@ def check(
     )
     if found:
         raise PlanError(found)
+
+
+def memory_by_device(plan: Plan, profile: ModelProfile) -> dict[int, float]:
+    """Bytes that the plan needs on every active device, reserve included, as `violations` counts them.
+
+    Empty for a micro-batch size that the profile does not know; inf for a pipeline deeper than its memory table.
+    """
+    table = profile.layer_bytes.get(plan.micro_batch_size)
+    if table is None:
+        return {}
+    return {
+        device: _stage_bytes(pipeline, number, table, profile)
+        for pipeline in plan.pipelines
+        for number, stage in enumerate(pipeline.stages)
+        for device in stage.devices
+    }
 
 
 def _batch(plan: Plan, global_batch: int) -> Iterator[str]:
@@ -154,12 +171,7 @@ def _memory(
     if in_flight > len(table):
         yield f"{where} may hold at most {len(table)} micro-batches in flight (memory table), given {in_flight}"
         return
-    whole = table[max(in_flight, 1) - 1] * stage.num_layers
-    if number == 0:
-        whole += profile.first_extra_bytes
-    if number == len(pipeline.stages) - 1:
-        whole += profile.last_extra_bytes
-    needed = whole * profile.max_tp / stage.tp_degree + profile.reserve_bytes
+    needed = _stage_bytes(pipeline, number, table, profile)
     for device in stage.devices:
         available = cluster.memory_bytes.get(device)
         if available is not None and needed > available * (1 + 1e-12):
@@ -167,6 +179,20 @@ def _memory(
                 f"{where} needs {needed / 1e6:.1f} MB on every device "
                 f"({stage.num_layers} layers, {in_flight} in flight), device {device} has {available / 1e6:.1f} MB"
             )
+
+
+def _stage_bytes(pipeline: Pipeline, number: int, table: Sequence[float], profile: ModelProfile) -> float:
+    """Bytes on each device of a stage; inf beyond the memory table."""
+    stage = pipeline.stages[number]
+    in_flight = min(pipeline.num_micro_batches, len(pipeline.stages) - number)
+    if in_flight > len(table):
+        return math.inf
+    whole = table[max(in_flight, 1) - 1] * stage.num_layers
+    if number == 0:
+        whole += profile.first_extra_bytes
+    if number == len(pipeline.stages) - 1:
+        whole += profile.last_extra_bytes
+    return whole * profile.max_tp / stage.tp_degree + profile.reserve_bytes
 
 
 def _ranges(devices: set[int]) -> str:

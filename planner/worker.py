@@ -1,9 +1,11 @@
 """The Celery app and its tasks: the only place where plans are searched for outside a command line.
 
 A task carries ids only. The plan's row is the truth: `plans.claim` lets one worker have it, however often
-the queue delivers it, and the answer goes back into the row. Nothing returns through the broker.
+the queue delivers it, and the answer goes back into the row; a what-if's row is no different. Nothing returns
+through the broker.
 
     controller --(planner.solve: run, version)--> worker --> planner.solve --> plan row
+    controller --(planner.what_if: id)--> worker --> planner.solve --> what-if row
     controller --(planner.canary)--> worker --> heartbeat "worker"
 
 The heartbeat is written by a task that came through the queue, so a worker that is alive but no longer
@@ -20,14 +22,14 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery import Celery, signals
 from celery.exceptions import CPendingDeprecationWarning
 
-from db import heartbeats, plans
+from db import heartbeats, plans, what_ifs
 from db.errors import BusError, InputError, StoreError
 from db.messages import utc_now
 from db.plans import PlanJob
@@ -35,7 +37,11 @@ from db.settings import Settings
 from db.store import Store
 from db.versions import of_this_process
 
+if TYPE_CHECKING:
+    from planner.solve import SolveResult
+
 SOLVE = "planner.solve"
+WHAT_IF = "planner.what_if"
 CANARY = "planner.canary"
 QUEUE = "malleus.plans"
 KEY_PREFIX = "malleus.celery."
@@ -109,6 +115,17 @@ def solve(run: int, version: int) -> str:
     return status
 
 
+@app.task(name=WHAT_IF, throws=(StoreError,))
+def what_if(id: int) -> str:
+    """Answers one what-if, if nobody has yet."""
+    with _WATCHDOG.busy():
+        store = _store()
+        heartbeats.beat(store, "worker", {"state": "solving", "what_if": id})
+        status = solve_what_if(store, id, worker=_name(), on_limit=_WATCHDOG.set_limit)
+        heartbeats.beat(store, "worker", {"state": "idle"})
+    return status
+
+
 @app.task(name=CANARY, throws=(StoreError,))
 def canary(said: str = "") -> None:
     """Proves that this worker hears the broker and reaches the database, by saying back what it was told."""
@@ -140,26 +157,37 @@ def solve_plan(
     return plans.solved(store, run, version, **answer).status
 
 
+def solve_what_if(
+    store: Store, id: int, *, worker: str, on_limit: Callable[[float], None] = lambda seconds: None
+) -> str:
+    """Claims a what-if, searches, and writes the answer back.
+
+    Args:
+        on_limit: told the search's time limit before it starts.
+
+    Returns:
+        The row's new status, or `skipped` where somebody else has it or it has ended.
+    """
+    request = what_ifs.claim(store, id, worker=worker)
+    if request is None:
+        return "skipped"
+    on_limit(request.time_limit_s)
+    try:
+        result = _found(request)
+    except Exception as error:  # the outermost frame of a task: whatever it is, the row must say so
+        if not isinstance(error, ValueError):
+            log.exception("what-if %s", id)
+        return what_ifs.fail(store, id, f"{type(error).__name__}: {error}", actor=worker).status
+    return what_ifs.answered(store, id, result=result.to_json(), seconds=result.seconds).status
+
+
 def search(job: PlanJob) -> dict[str, Any]:
     """Runs the planner on a job and puts its answer into the words of a plan row (see `db.plans.solved`).
 
     Raises:
         PlannerError: the job is malformed.
     """
-    from planner import solve as planner  # here: the controller imports this module and never searches
-    from planner.plan import Plan
-    from planner.spec import ClusterSpec, ModelProfile, TrainSpec
-
-    result = planner.solve(
-        cluster=ClusterSpec.from_json(job.cluster),
-        profile=ModelProfile.from_json(job.profile),
-        train=TrainSpec.from_json(job.train),
-        rates=job.rates,
-        current=None if job.current is None else Plan.from_json(job.current),
-        seed=job.seed,
-        time_limit_s=job.time_limit_s,
-        clock=time.monotonic,
-    )
+    result = _found(job)
     best = result.plans[0] if result.plans else None
     if best is None:
         status = "failed"
@@ -185,6 +213,42 @@ def search(job: PlanJob) -> dict[str, Any]:
             "runners_up": [ranked.to_json() for ranked in result.plans[1:]],
         },
     }
+
+
+class _Problem(Protocol):
+    """What a search needs of a plan's job or of a what-if: the documents of `planner.spec`, and the rates."""
+
+    @property
+    def cluster(self) -> Mapping[str, Any]: ...
+    @property
+    def profile(self) -> Mapping[str, Any]: ...
+    @property
+    def train(self) -> Mapping[str, Any]: ...
+    @property
+    def rates(self) -> Mapping[int, float]: ...
+    @property
+    def current(self) -> Mapping[str, Any] | None: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def time_limit_s(self) -> float: ...
+
+
+def _found(problem: _Problem) -> SolveResult:
+    from planner import solve as planner  # here: the controller imports this module and never searches
+    from planner.plan import Plan
+    from planner.spec import ClusterSpec, ModelProfile, TrainSpec
+
+    return planner.solve(
+        cluster=ClusterSpec.from_json(problem.cluster),
+        profile=ModelProfile.from_json(problem.profile),
+        train=TrainSpec.from_json(problem.train),
+        rates=problem.rates,
+        current=None if problem.current is None else Plan.from_json(problem.current),
+        seed=problem.seed,
+        time_limit_s=problem.time_limit_s,
+        clock=time.monotonic,
+    )
 
 
 def _failure(reason: str) -> dict[str, Any]:

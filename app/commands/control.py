@@ -177,6 +177,21 @@ def mode(
     submit(run, "set_mode", {"mode": mode}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
+def propose(
+    run: RunArgument,
+    file: Annotated[Path, typer.Argument(help="JSON file with the plan: its document, or what `plan --json` printed.")],
+    reason: Annotated[str, typer.Option(help="Why, for the audit.")] = "",
+    no_wait: NoWaitOption = False,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Propose a plan of one's own: it becomes a version that waits for approval."""
+    from app.plan_move import plan_in_file
+
+    arguments = {"document": plan_in_file(file, str(file)).to_json(), "reason": reason}
+    submit(run, "propose", arguments, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+
+
 def submit(
     run: int, kind: str, arguments: Mapping[str, Any], *, no_wait: bool, timeout_s: float, as_json: bool
 ) -> None:

@@ -67,6 +67,8 @@ def wording(command: CommandView) -> str:
         return f"{verb} plan v{arguments['version']}{because}"
     if command.kind == "set_mode":
         return f"set mode {arguments.get('mode')}"
+    if command.kind == "propose":
+        return "propose a plan" + (f" (what-if {arguments['what_if']})" if arguments.get("what_if") else "")
     return command.kind
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import streamlit as st
 
 from app.dashboard import access, frame, sign_in, writes
-from app.dashboard.views import audit, health, inject, live, plans, runs, stragglers
+from app.dashboard.views import audit, health, inject, live, plans, runs, stragglers, what_if
 from db.errors import StoreError
 
 REFRESH_BROKEN_S = 3.0
 RUNS = "Runs"
-ABOUT_NO_RUN = (RUNS, "Health", "Audit")
+ABOUT_NO_RUN = (RUNS, "What-if", "Health", "Audit")
 
 frame.PAGES.update(
     {
@@ -23,6 +23,7 @@ frame.PAGES.update(
         "stragglers": st.Page(stragglers.show, title="Stragglers", url_path="stragglers"),
         "inject": st.Page(inject.show, title="Inject", url_path="inject"),
         "plans": st.Page(plans.show, title="Plans", url_path="plans"),
+        "what-if": st.Page(what_if.show, title="What-if", url_path="what-if"),
         "health": st.Page(health.show, title="Health", url_path="health"),
         "audit": st.Page(audit.show, title="Audit", url_path="audit"),
     }

@@ -25,7 +25,20 @@ from app.dashboard.snapshot import Snapshot
 from app.dashboard.table import Sorting
 from app.health_facts import Item
 from app.local import run_log
-from db import audit, checkpoints, commands, episodes, heartbeats, history, injections, plans, rates, runs, transitions
+from db import (
+    audit,
+    checkpoints,
+    commands,
+    episodes,
+    heartbeats,
+    history,
+    injections,
+    plans,
+    rates,
+    runs,
+    transitions,
+    what_ifs,
+)
 from db.audit import AuditView, Choices, Filter
 from db.commands import CommandView
 from db.episodes import EpisodeView
@@ -39,6 +52,7 @@ from db.runs import RunView
 from db.settings import Settings
 from db.store import Store
 from db.store_facts import StoreFacts, store_facts
+from db.what_ifs import WhatIfView
 
 FRESH_S = 0.6
 """Browsers that ask again within this time share one read."""
@@ -276,6 +290,20 @@ def plan_job(run: int, version: int) -> PlanJob | None:
 def all_selected(run: int, selection: Selection) -> list[tuple[PlanView, SwitchView | None]]:
     """Every selected plan with the last switch to it, for a download; read in portions, a few seconds old at most."""
     return _all_selected(run, selection)
+
+
+def what_if(id: int) -> WhatIfView:
+    """One what-if as it stands this moment, or `InputError`."""
+    return what_ifs.get(store(), id)
+
+
+def what_if_page(run: int | None, *, limit: int, offset: int) -> list[WhatIfView]:
+    """What-ifs of a run or of all, newest first."""
+    return what_ifs.recent(store(), run=run, limit=limit, offset=offset)
+
+
+def num_what_ifs(run: int | None) -> int:
+    return what_ifs.count(store(), run=run)
 
 
 def command(id: int) -> CommandView:

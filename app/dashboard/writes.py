@@ -1,11 +1,11 @@
 """Command rows, and the start of runs: the only module of the dashboard that writes.
 
-Every write is a command (`db.commands.submit`) that the controller picks up; the page then waits for
-the engine to report it. A run is registered and handed to a trainer in the background, as `malleus train --detach`
-does. Writing needs an operator who signed in or, where nobody signs in (`access`), the
-installation's token, which a person enters once a browser session; it is kept in that session only. Each
-form instance has an idempotency key, so a double click or a rerun acts once. Who unlocked or signed in, and
-who tried, goes into the audit.
+Every write is a command (`db.commands.submit`) or a what-if (`db.what_ifs.submit`) that the controller picks
+up; the page then waits for what comes of it. A run is registered and handed to a trainer in the background, as
+`malleus train --detach` does. Writing needs an operator who signed in or, where nobody signs in (`access`), the
+installation's token, which a person enters once a browser session; it is kept in that session only. Each form
+instance has an idempotency key, so a double click or a rerun acts once. Who unlocked or signed in, and who
+tried, goes into the audit.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ import streamlit as st
 from app.dashboard import access, reads
 from app.dashboard import quantities as q
 from app.dashboard.attempts import Attempts
-from app.dashboard.snapshot import Snapshot
+from app.dashboard.snapshot import SERVICE_SILENT_S, Snapshot
 from app.errors import LocalError
 from app.local import detached
 from app.local.origin import origin
 from app.local.run_start import prepared, register
 from app.local.trainer import MAX_RESTARTS, check_controller
 from app.schedule_file import situation_schedule
-from db import audit, commands, schedule
-from db.errors import InputError, StoreError
+from db import audit, commands, schedule, what_ifs
+from db.errors import InputError, StoreError, TransitionError
+from db.messages import utc_now
 from db.run_config import RunConfig
+from db.what_if_request import MAX_LIMIT_S
 from planner.errors import PlannerError
 
 _TOKEN, _ACTOR, _FORMS = "malleus_token", "malleus_actor", "malleus_forms"
@@ -226,6 +228,66 @@ def start_run(config: RunConfig, *, origin_run: int | None, situation: str, form
 def new_form(form: str) -> None:
     """The next submit is of another instance."""
     st.session_state.get(_FORMS, {}).pop(form, None)
+
+
+def ask_refusal() -> str:
+    """Why a what-if cannot be answered now; empty if it can."""
+    beats = reads.beats()
+    for service in ("controller", "worker"):
+        beat = beats.get(service)
+        age_s = None if beat is None else (utc_now() - beat.at).total_seconds()
+        is_solving = beat is not None and beat.detail.get("state") == "solving"  # it does not beat meanwhile
+        if age_s is None or age_s > SERVICE_SILENT_S + (MAX_LIMIT_S if is_solving else 0.0):
+            since = "has never been heard" if age_s is None else f"has been silent for {q.age(age_s)}"
+            return f"The {service} {since}; nobody would answer. `malleus up` starts it."
+    return read_only()
+
+
+def ask(request: Mapping[str, Any], run: int | None) -> int | None:
+    """Asks a what-if; returns its id, or None if it was refused (the form `ask` knows why).
+
+    The same question from the same form instance is the same what-if.
+    """
+    state = form_state("ask")
+    state.error = ""
+    if not is_unlocked():
+        state.error = read_only()
+        return None
+    digest = hashlib.sha256(json.dumps([run, request], sort_keys=True).encode()).hexdigest()[:12]
+    try:
+        asked = what_ifs.submit(
+            reads.store(), request, run=run, actor=actor(), source="dashboard", key=f"{state.key}:{digest}"
+        )
+    except (InputError, StoreError) as error:
+        state.error = str(error)
+        return None
+    state.command = asked.id
+    return asked.id
+
+
+def withdraw(id: int) -> None:
+    """Cancels a what-if; one that has ended meanwhile stays as it is."""
+    state = form_state("ask")
+    state.error = ""
+    if not is_unlocked():
+        state.error = read_only()
+        return
+    try:
+        what_ifs.cancel(reads.store(), id, actor=actor())
+    except TransitionError:
+        return
+    except (InputError, StoreError) as error:
+        state.error = str(error)
+
+
+def settle_ask() -> Form:
+    """Called when the page draws the form: a what-if that has ended makes room for a new instance."""
+    state = form_state("ask")
+    if state.command is not None and not reads.what_if(state.command).is_open:
+        fresh = Form(error=state.error)
+        st.session_state[_FORMS]["ask"] = fresh
+        return fresh
+    return state
 
 
 def form_state(form: str) -> Form:

@@ -22,6 +22,7 @@ from planner.control.context import Context
 from planner.control.errors import LeaseError
 from planner.control.lease import Lease
 from planner.control.run import RunControl
+from planner.control.what_ifs import WhatIfs
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Loop:
     ) -> None:
         self._context, self._lease, self._stop, self._connect = context, lease, stop, connect
         self._controls: dict[int, RunControl] = {}
+        self._what_ifs = WhatIfs(context)
         self._is_broker_away = False
         self._is_store_away = False
         self._is_swept = False
@@ -99,6 +101,9 @@ class Loop:
                 with self._guard(f"run {run}"):
                     control.tick(views[run])
         self._publish()
+        if not self._is_broker_away:
+            with self._guard("what-ifs"):
+                self._what_ifs.tick()
         if self._is_due("second", SECOND_S):
             self._every_second()
         if self._context.gauges.is_asking:

@@ -52,6 +52,7 @@ class Orders:
             "rollback": self._roll_back,
             "replan": self._replan,
             "set_mode": self._set_mode,
+            "propose": self._propose,
         }
 
     def obey(self, command: CommandView, view: RunView) -> None:
@@ -164,6 +165,17 @@ class Orders:
         if problem:
             raise InputError(f"no plan can be asked for: {problem}")
         return "plan requested"
+
+    def _propose(self, command: CommandView, view: RunView) -> str:
+        arguments = command.arguments
+        return self._planning.propose(
+            arguments["document"],
+            view,
+            what_if=arguments["what_if"],
+            reason=arguments["reason"],
+            actor=command.actor,
+            key=command_key(command.id),
+        )
 
     def _set_mode(self, command: CommandView, view: RunView) -> str:
         self._change(mode=command.arguments["mode"])

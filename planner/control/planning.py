@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from db import audit, history, plans
 from db.errors import InputError, TransitionError
@@ -16,6 +18,7 @@ from db.plans import PlanView
 from db.runs import RunView
 from planner.control.active import ActivePlan, move
 from planner.control.context import ACTOR, Context
+from planner.control.proposal import checked_proposal
 from planner.control.watch import Watch
 from planner.cost import plan_step_s
 from planner.decide import Decision, Move, decide, expected_steps
@@ -166,7 +169,7 @@ class Planning:
         if self._active.plan is not None and former.document == self._active.plan.document:
             raise InputError(f"plan {version} is what plan {self._active.plan.version} runs already")
         rates = self._watch.detector.rates_for_planning()
-        predicted_s = self._predict(former, view, rates)
+        predicted_s = self._predict(former.document, view, rates)
         if math.isinf(predicted_s):
             raise InputError(f"plan {version} uses a device that has failed")
         self._check_free(None)
@@ -185,6 +188,44 @@ class Planning:
             decided_reason=decided_reason,
         )
         return self._active.switch_to(plan)
+
+    def propose(
+        self, document: Mapping[str, Any], view: RunView, *, what_if: int | None, reason: str, actor: str, key: str
+    ) -> str:
+        """Takes up a person's plan as a new version, ready, for a person to approve.
+
+        Args:
+            what_if: the what-if that it came of, if any.
+
+        Returns:
+            What to tell the person.
+
+        Raises:
+            InputError: the run is not calibrated, the plan breaks a rule, or it is what runs already.
+        """
+        active = self._active.plan
+        if view.profile is None or active is None or active.document is None:
+            raise InputError("the run is not calibrated yet, expected one that trains")
+        rates, current = self._watch.detector.rates_for_planning(), Plan.from_json(active.document)
+        plan = checked_proposal(document, view, rates=rates, current=current)
+        if plan == current:
+            raise InputError(f"the proposed plan is what plan {active.version} runs already")
+        source = f"what-if {what_if}" if what_if is not None else "proposed"
+        added = plans.add(
+            self._context.store,
+            self._run,
+            document=plan.to_json(),
+            trigger="manual" if what_if is None else "what-if",
+            rates=rates,
+            parent=active.version,
+            requested_by=actor,
+            key=key,
+            predicted_s=self._predict(plan.to_json(), view, rates),
+            current_s=self._predict(active.document, view, rates),
+            reason=f"{source} by {actor}" + (f": {reason}" if reason else ""),
+            details={} if what_if is None else {"what_if": what_if},
+        )
+        return f"plan {added.version} is ready and waits for approval"
 
     def end(self, reason: str) -> None:
         """The run has ended: nothing stays open."""
@@ -280,18 +321,18 @@ class Planning:
         done = 0 if view.step is None else view.step + 1
         num_remaining = view.config.train.num_steps - done
         return decide(
-            stay_s=self._predict(self._active.plan, view, rates),
-            move_s=self._predict(plan, view, rates),
+            stay_s=self._predict(self._active.plan.document, view, rates),
+            move_s=self._predict(plan.document, view, rates),
             num_steps=expected_steps(num_remaining=num_remaining, num_done=done, num_shifts=len(moves)),
             num_bytes=moved or 0.0,
             history=moves,
         )
 
-    def _predict(self, plan: PlanView, view: RunView, rates: dict[int, float]) -> float:
-        """Step seconds of a plan at these rates; NaN before the calibration."""
-        if plan.document is None or view.profile is None:
+    def _predict(self, document: Mapping[str, Any] | None, view: RunView, rates: dict[int, float]) -> float:
+        """Step seconds of a plan's document at these rates; NaN before the calibration."""
+        if document is None or view.profile is None:
             return math.nan
-        return plan_step_s(Plan.from_json(plan.document), ModelProfile.from_json(view.profile), rates)
+        return plan_step_s(Plan.from_json(document), ModelProfile.from_json(view.profile), rates)
 
     def _check_free(self, version: int | None) -> None:
         for plan in plans.all_plans(self._context.store, self._run, limit=20):

@@ -10,7 +10,7 @@ import logging
 
 from celery.exceptions import OperationalError
 
-from planner.worker import CANARY, SOLVE, make_app
+from planner.worker import CANARY, SOLVE, WHAT_IF, make_app
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,10 @@ class TaskQueue:
     def send_solve(self, run: int, version: int) -> bool:
         """Asks a worker to solve a plan row; false if the broker cannot be reached."""
         return self._send(SOLVE, [run, version], None)
+
+    def send_what_if(self, id: int) -> bool:
+        """Asks a worker to answer a what-if; false if the broker cannot be reached."""
+        return self._send(WHAT_IF, [id], None)
 
     def send_canary(self, canary: str) -> bool:
         """Asks a worker to say this back, worth nothing after a while."""

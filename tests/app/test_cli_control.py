@@ -17,6 +17,7 @@ from db import commands, runs
 from db.errors import InputError
 from db.store import Store
 from tests.app import seeded_store
+from tests.app.seeded_run import absorbing_plan
 
 Answer = Callable[[Store, commands.CommandView], None]
 
@@ -227,3 +228,32 @@ def test_play_refuses(
     assert main(["play", "1", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert len(commands.recent(store, 1)) == known
+
+
+def test_propose_brings_the_plan_of_a_file(
+    store: Store, answered: Callable[[Answer], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answered(lambda store, command: commands.finish(store, command.id, ok=True, result="plan 3 is ready") and None)
+    plan = absorbing_plan().to_json()
+    for document in (plan, {"plans": [{"plan": plan}]}):
+        file = tmp_path / "plan.json"
+        file.write_text(json.dumps(document))
+        assert main(["propose", "1", str(file), "--reason", "a test"]) == 0
+        assert "propose: plan 3 is ready" in capsys.readouterr().out
+        command = commands.recent(store, 1)[0]
+        assert command.arguments == {"document": plan, "reason": "a test", "what_if": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "is not readable JSON"), ("{}", "schema must be 1, given None"), ('{"plans": []}', "must hold a plan")],
+)
+def test_propose_refuses_what_is_no_plan(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    before = commands.recent(store, 1)
+    assert main(["propose", "1", str(file)]) == 2
+    assert said in capsys.readouterr().err
+    assert commands.recent(store, 1) == before

@@ -33,6 +33,8 @@ def submit(store: Store, kind: str, arguments: dict[str, Any] | None = None, **f
         ("set_mode", {"mode": "manual"}, {"mode": "manual"}),
         ("reject", {"version": 1}, {"version": 1, "reason": ""}),
         ("reject", {"version": 1, "reason": " too\nrisky "}, {"version": 1, "reason": "too risky"}),
+        ("propose", {"document": PLAN}, {"document": PLAN, "reason": "", "what_if": None}),
+        ("propose", {"document": PLAN, "reason": " a\nb "}, {"document": PLAN, "reason": "a b", "what_if": None}),
     ],
 )
 def test_submit(store: Store, run: RunView, kind: str, arguments: dict[str, Any], kept: dict[str, Any]) -> None:
@@ -74,6 +76,11 @@ def test_submit(store: Store, run: RunView, kind: str, arguments: dict[str, Any]
         ("reject", {"version": 1, "reason": 7}, "reason must be a text, given 7"),
         ("reject", {"version": 1, "reason": "x" * 501}, "reason must have at most 500 characters, given 501"),
         ("rollback", {"version": 1}, "plan 1 is approved, expected one that is superseded"),
+        ("propose", {}, "document must be a plan, given None"),
+        ("propose", {"document": {"schema": 1}}, "document must be a plan, given {'schema': 1}"),
+        ("propose", {"document": PLAN, "reason": "x" * 501}, "reason must have at most 500 characters"),
+        ("propose", {"document": PLAN, "reason": 3}, "reason must be a text, given 3"),
+        ("propose", {"document": PLAN, "what_if": 7}, "what_if must be one that started from run 1, given 7"),
     ],
 )
 def test_refused_with_nothing_written(

@@ -9,7 +9,7 @@ import pytest
 
 from db import transitions
 from db.errors import TransitionError
-from db.models import CheckpointRow, CommandRow, InjectionRow, PlanRow, RunRow
+from db.models import CheckpointRow, CommandRow, InjectionRow, PlanRow, RunRow, WhatIfRow
 
 ALLOWED = {
     "run": [
@@ -43,6 +43,14 @@ ALLOWED = {
     "command": [("pending", "accepted"), ("accepted", "applied"), ("accepted", "failed"), ("pending", "failed")],
     "injection": [("requested", "active"), ("active", "cleared"), ("requested", "cleared")],
     "checkpoint": [("saved", "removed")],
+    "what-if": [
+        ("queued", "solving"),
+        ("solving", "done"),
+        ("queued", "failed"),  # no worker took it
+        ("solving", "failed"),
+        ("queued", "cancelled"),
+        ("solving", "cancelled"),
+    ],
 }
 
 REFUSED = {
@@ -71,6 +79,7 @@ REFUSED = {
     "command": [("pending", "applied"), ("applied", "failed"), ("failed", "pending"), ("applied", "applied")],
     "injection": [("cleared", "active"), ("active", "requested"), ("cleared", "cleared")],
     "checkpoint": [("removed", "saved"), ("failed", "saved"), ("saved", "failed")],
+    "what-if": [("queued", "done"), ("cancelled", "done"), ("done", "cancelled"), ("failed", "queued")],
 }
 
 ROWS: dict[str, tuple[Callable[[Any, str], None], Callable[[str], Any], transitions.Table]] = {
@@ -83,6 +92,7 @@ ROWS: dict[str, tuple[Callable[[Any, str], None], Callable[[str], Any], transiti
         lambda status: CheckpointRow(id=3, status=status),
         transitions.CHECKPOINT,
     ),
+    "what-if": (transitions.move_what_if, lambda status: WhatIfRow(id=3, status=status), transitions.WHAT_IF),
 }
 
 

@@ -25,7 +25,7 @@ from planner.control.context import Clock, Context
 from planner.control.lease import Lease
 from planner.control.loop import Loop
 from planner.plan import even_plan
-from planner.worker import solve_plan
+from planner.worker import solve_plan, solve_what_if
 
 NUM_DEVICES = 8
 
@@ -109,6 +109,7 @@ class FakeQueue:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.sent: list[tuple[int, int]] = []
+        self.what_ifs: list[int] = []
         self.num_canaries = 0
         self.is_working = True
 
@@ -116,6 +117,12 @@ class FakeQueue:
         self.sent.append((run, version))
         if self.is_working:
             solve_plan(self.store, run, version, worker="worker")
+        return True
+
+    def send_what_if(self, id: int) -> bool:
+        self.what_ifs.append(id)
+        if self.is_working:
+            solve_what_if(self.store, id, worker="worker")
         return True
 
     def send_canary(self, canary: str) -> bool:
