@@ -209,12 +209,12 @@ def test_one_browser_knows_nothing_of_another(store: Store) -> None:
     story = tell_until_now(store, seeded_store.healthy_run)
     alive(store)
     first, second = browser(secrets={}), browser(secrets={})
-    unlock(first, TOKEN, "ada")
-    assert first.session_state["malleus_actor"] == "ada"
+    unlock(first, TOKEN, "grace")
+    assert first.session_state["malleus_actor"] == "grace"
     for name in ("malleus_token", "malleus_actor", "malleus_unlocked"):
         assert name not in second.run().session_state
     assert not any(button.key == "frame_lock" for button in second.button)
-    assert "ada" not in everything(second)
+    assert "grace" not in everything(second)
     page = page_of(show_live, {}, run=str(story.id), secrets={})
     assert page.button(key="live_pause").disabled
 

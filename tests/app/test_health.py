@@ -16,7 +16,7 @@ from app.health import Overall, examine, overall, read_inputs
 from app.health_facts import Item
 from db import heartbeats, recorder
 from db.messages import Step
-from db.store import Store
+from db.store import SCHEMA_REVISION, Store
 from tests.app import seeded_store
 from tests.app.healthy_beats import NOW_DETAIL, beat_healthily
 from tests.app.seeded_run import clock_at
@@ -57,7 +57,7 @@ def test_a_healthy_system_says_so_with_units(store: Store) -> None:
     assert found["store/store"].value.startswith("SQLite, ")
     assert "samples " in found["store/rows"].value
     assert "torch of the engines 2" in found["versions/versions"].value
-    assert "schema 0002" in found["versions/versions"].value
+    assert f"schema {SCHEMA_REVISION}" in found["versions/versions"].value
     assert all(item.advice == "" for item in found.values())
     assert found["services/controller"].since is not None
 

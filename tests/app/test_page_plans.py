@@ -43,14 +43,14 @@ def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writes, "is_unlocked", lambda: True)
 
 
-def many(story: SeededRun, number: int) -> None:
-    """Proposals, every third rejected; predictions that rise."""
+def many(story: SeededRun, number: int, *, rejected: int = 3) -> None:
+    """Proposals, every third (or so) rejected; predictions that rise."""
     for index in range(number):
         added = plans.add(
             story.store, story.id, document=story.plan.to_json(), trigger="proposal", rates={}, parent=1,
             requested_by="ann", key=f"p{index}", predicted_s=1.0 + index,
         )  # fmt: skip
-        if index % 3 == 0:
+        if index % rejected == 0:
             plans.move(story.store, story.id, added.version, "rejected", actor="ann", reason="slow")
 
 
@@ -104,7 +104,7 @@ def test_an_odd_address_does_no_harm(store: Store, params: dict[str, str], said:
 def test_a_long_list_reads_one_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in rows, not in seconds: whatever is shown, few documents are read."""
     story = tell_until_now(store, seeded_store.healthy_run)
-    many(story, 300)
+    many(story, 300, rejected=1)
     num_read = 0
     real = plans._view
 

@@ -26,7 +26,9 @@ from tests.app.seeded_world import again, close_world, drawings, open_world, tex
 from tests.app.story_rows import plain
 
 VIEWS = sorted(
-    path.stem for path in (Path(live.__file__).parent).glob("*.py") if "\ndef show(" in path.read_text(encoding="utf-8")
+    path.stem
+    for path in (Path(live.__file__).parent).glob("*.py")
+    if "\ndef show() " in path.read_text(encoding="utf-8")
 )
 ABOUT_ONE_RUN = ("live", "inject", "plans")
 

@@ -12,8 +12,9 @@ from app.local import commands
 
 
 def test_the_engine_is_told_the_step_and_a_path_in_the_runs_folder() -> None:
-    argv = commands.torchrun_with_trace(12)(3, 8, Path("/data/runs/3/run.toml"))
-    plain = commands.torchrun(3, 8, Path("/data/runs/3/run.toml"))
+    asked = (3, 8, Path("/data/runs/3/run.toml"), Path("/data/runs/3/checkpoints"))
+    argv = commands.torchrun_with_trace(12)(*asked)
+    plain = commands.torchrun(*asked)
     assert argv == [*plain, "--trace-step", "12", "--trace-out", "/data/runs/3/step-12-trace.json"]
 
 
