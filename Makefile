@@ -28,7 +28,11 @@ demo: $(DEMO_READY)  ## set up, start everything, train with a straggler, print 
 
 test: $(DEV_READY)  ## set up, run all tests
 	@[ "$(SYSTEM_PACKAGES)" = no ] || deploy/system-packages.sh chromium || true
-	@$(BIN)/python -m pytest $(ARGS)
+	@if [ -n "$(strip $(ARGS))" ]; then $(BIN)/python -m pytest $(ARGS); else $(RUN_ALL); fi
+
+# Tests that start several ranks have the machine to themselves; the others run two at a time.
+RUN_ALL = status=0; $(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/engine || status=1; \
+	$(BIN)/python -m pytest tests/engine || status=1; exit $$status
 
 check: $(DEV_READY)  ## format, lint and types, changes nothing
 	@$(BIN)/ruff format --check .

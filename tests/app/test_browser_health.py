@@ -105,7 +105,7 @@ def test_the_audit_view_survives_a_reload_and_its_links_lead_on(installation: In
     page.wait_for_selector("table[aria-label=Audit] th[aria-sort=descending] button:has-text('Action')")
     assert page.locator("table[aria-label=Audit] tbody tr").count() == 1
     page.locator("table[aria-label=Audit] td a", has_text="command").click()
-    page.wait_for_function("document.querySelectorAll('table[aria-label=Audit] tbody tr').length === 3")
+    page.wait_for_url("**audit_text=command**")
     page.goto(f"{installation.url}/audit?audit_action=plan.switch&audit_result=rejected")
     page.locator("table[aria-label=Audit] td a", has_text="plan 4").click()
     page.wait_for_url("**/plans?run=1&version=4")
@@ -119,9 +119,9 @@ def test_what_one_browser_unlocks_another_does_not_see(installation: Installatio
     for page in pages:
         page.goto(f"{installation.url}/health")
         page.wait_for_selector("table[aria-label='Health of services']")
-    first.locator(".st-key-frame_right button").last.click()
-    first.get_by_label("Write token").fill(TOKEN)
-    first.get_by_label("Your name").fill("ada")
+    first.get_by_role("button", name="Read-only").click()
+    first.get_by_role("textbox", name="Write token").fill(TOKEN)
+    first.get_by_role("textbox", name="Your name").fill("ada")
     first.get_by_role("button", name="Unlock").click()
     first.wait_for_selector(".st-key-frame_right >> text=ada")
     second.reload()
