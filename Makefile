@@ -30,9 +30,9 @@ test: $(DEV_READY)  ## set up, run all tests
 	@[ "$(SYSTEM_PACKAGES)" = no ] || deploy/system-packages.sh chromium || true
 	@if [ -n "$(strip $(ARGS))" ]; then $(BIN)/python -m pytest $(ARGS); else $(RUN_ALL); fi
 
-# Tests that start several ranks have the machine to themselves; the others run two at a time.
-RUN_ALL = status=0; $(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/engine || status=1; \
-	$(BIN)/python -m pytest tests/engine || status=1; exit $$status
+# Tests that start several ranks or a browser have the machine to themselves; the others run two at a time.
+RUN_ALL = status=0; $(BIN)/python -m pytest -n 2 --dist loadfile -m "not browser" --ignore tests/engine || status=1; \
+	$(BIN)/python -m pytest tests/engine tests/app/test_browser*.py || status=1; exit $$status
 
 check: $(DEV_READY)  ## format, lint and types, changes nothing
 	@$(BIN)/ruff format --check .

@@ -85,6 +85,9 @@ def page() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.mark.xfail(
+    reason="known fault: the chosen situation card does not reach the address of the Inject page", strict=True
+)
 def test_a_run_from_its_form_to_its_end(installation: Installation, page: Any) -> None:
     store = installation.store
     page.goto(installation.url)

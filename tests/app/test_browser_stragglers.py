@@ -34,7 +34,7 @@ def test_one_choice_in_grid_list_and_address_survives_a_reload(installation: Ins
     page.reload()
     page.wait_for_selector("button.cell[data-pick='7'][data-picked]")
     page.wait_for_function("document.querySelector('.st-key-stragglers_devices input').value === '5-7'")
-    page.wait_for_function("document.querySelector('.plot').data.filter((trace) => trace.name).length === 3")
+    page.wait_for_function("document.querySelector('.plot')?.data?.filter((trace) => trace.name).length === 3")
 
 
 def test_zoom_and_unfolded_evidence_survive_refreshes(installation: Installation, page: Any) -> None:
@@ -49,7 +49,7 @@ def test_zoom_and_unfolded_evidence_survive_refreshes(installation: Installation
     page.wait_for_function(f"document.querySelector('.plot').layout.xaxis.range[0] > {before[0] + 10}")
     page.locator("details.evidence summary").click()
     zoomed = page.evaluate("document.querySelector('.plot').layout.xaxis.range")
-    newest = "document.querySelector('.plot').data.find((trace) => trace.name).x.at(-1)"
+    newest = "document.querySelector('.plot')?.data?.find((trace) => trace.name).x.at(-1)"
     seen = page.evaluate(newest)
     assert zoomed[1] < seen
     page.wait_for_function(f"{newest} > {seen + 1}")
@@ -65,7 +65,7 @@ def test_a_row_leads_to_its_steps_and_a_plan_in_the_band_to_its_page(installatio
     page.locator("table[aria-label=Episodes] a", has_text="step 90").click()
     page.wait_for_url("**devices=3&range=70-&episode=1")
     page.wait_for_function("document.querySelector('.st-key-stragglers_between input').value === '70-'")
-    page.wait_for_function("document.querySelector('.plot').layout.shapes.some((shape) => shape.opacity === 0.2)")
+    page.wait_for_function("document.querySelector('.plot')?.layout?.shapes?.some((shape) => shape.opacity === 0.2)")
     band = page.evaluate(
         """() => {
             const plot = document.querySelector('.plot'), box = plot.getBoundingClientRect();
