@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from app.even_plans import fitting_plan
 from db.run_config import RunConfig
 from planner.cost import plan_step_s
-from planner.errors import PlanError
-from planner.plan import GROUP_SIZES, Plan, even_plan
+from planner.plan import GROUP_SIZES, Plan
 from planner.spec import ClusterSpec, ModelProfile
-from planner.validate import violations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,28 +103,14 @@ def _plan(
 ) -> Plan | None:
     """The even plan, unless it breaks a rule, does not fit, or would give pipelines unequal work."""
     size = config.train.micro_batch_sizes[0]
-    num_micro_batches = config.train.global_batch // size
-    if num_micro_batches % dp:
+    if config.train.global_batch // size % dp:
         return None
     kept = tuple(config.nodes[index] for index in nodes)
-    try:
-        plan = even_plan(
-            kept,
-            num_layers=config.model.num_layers,
-            num_micro_batches=num_micro_batches,
-            micro_batch_size=size,
-            dp_degree=dp,
-            tp_degree=tp,
-            pp_degree=pp,
-        )
-    except PlanError:
-        return None
-    broken = violations(
-        plan,
-        cluster=ClusterSpec(nodes=kept, memory_bytes=dict.fromkeys(devices, config.cluster.memory_bytes)),
-        num_layers=config.model.num_layers,
+    return fitting_plan(
+        ClusterSpec(nodes=kept, memory_bytes=dict.fromkeys(devices, config.cluster.memory_bytes)),
+        profile,
         global_batch=config.train.global_batch,
+        micro_batch_size=size,
         max_tp=config.parallel.max_tp,
-        profile=profile,
+        degrees=(dp, tp, pp),
     )
-    return None if broken else plan

@@ -15,8 +15,8 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from app.dashboard import chart_style
 from app.dashboard import quantities as q
-from app.dashboard.charts import CONFIG, FONT
 from app.dashboard.links import link
 from app.dashboard.palette import Palette
 from app.dashboard.table import Column, Row, table
@@ -146,17 +146,8 @@ def figure(found: Sequence[Outcome], *, palette: Palette, revision: str) -> dict
     ]
     limit = max([100 * LARGE * 1.5, *(abs(value) for value in error)]) * 1.15
     axis = {"gridcolor": palette.line, "zerolinecolor": palette.muted, "linecolor": palette.line, "fixedrange": True}
-    layout = {
-        "height": 380,
-        "margin": {"l": 62, "r": 12, "t": 26, "b": 40},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": FONT, "size": 12, "color": palette.muted},
-        "showlegend": False,
-        "uirevision": revision,
+    layout = chart_style.frame(palette, height=380, top=26, bottom=40, revision=revision) | {
         "hovermode": "closest",
-        "hoverlabel": {"bgcolor": palette.surface, "bordercolor": palette.line, "align": "left",
-                       "font": {"family": FONT, "size": 12, "color": palette.ink}},
         "bargap": 0.6,
         "xaxis": {"title": {"text": "plan version", "font": {"size": 11}}, "gridcolor": palette.line, "zeroline": False,
                   "tickprefix": "v", "tickformat": "d", "anchor": "y2", **({"dtick": 1} if len(at) <= 15 else {}),
@@ -164,11 +155,13 @@ def figure(found: Sequence[Outcome], *, palette: Palette, revision: str) -> dict
         "yaxis": {**axis, "domain": [0.42, 1], "ticksuffix": " s", "tickformat": ".3~g", "rangemode": "tozero"},
         "yaxis2": {**axis, "domain": [0, 0.3], "ticksuffix": " %", "range": [-limit, limit], "nticks": 5},
         "annotations": [
-            _title(palette, 1.0, "Step time", _legend(palette)),
-            _title(palette, 0.3, "Error", "measured over predicted; above zero it was slower than predicted"),
+            chart_style.row_title(palette, 1.0, "Step time", _legend(palette)) | {"yshift": 5},
+            chart_style.row_title(
+                palette, 0.3, "Error", "measured over predicted; above zero it was slower than predicted"
+            ) | {"yshift": 5},
         ],
     }  # fmt: skip
-    return {"data": traces, "layout": layout, "config": CONFIG}
+    return {"data": traces, "layout": layout, "config": chart_style.CONFIG}
 
 
 def explanation(entry: Outcome, episodes: Sequence[EpisodeView], num_steps: int | None) -> str:
@@ -281,14 +274,6 @@ def _legend(palette: Palette) -> str:
         f"<span style='color:{palette.deviation}'>\u25cb</span> predicted   "
         f"<span style='color:{palette.muted}'><b>\u254c\u254c</b></span> capacity bound"
     )
-
-
-def _title(palette: Palette, y: float, name: str, note: str) -> dict[str, Any]:
-    return {
-        "xref": "paper", "yref": "paper", "x": 0, "y": y, "xanchor": "left", "yanchor": "bottom", "yshift": 5,
-        "xshift": -2, "showarrow": False, "text": f"<b style='color:{palette.ink}'>{name}</b>  {note}",
-        "font": {"size": 12.5, "color": palette.muted},
-    }  # fmt: skip
 
 
 def _is_inside(moment: datetime, start: datetime, end: datetime | None) -> bool:

@@ -13,8 +13,8 @@ from datetime import datetime
 from statistics import quantiles
 from typing import Any
 
+from app.dashboard import chart_style, rate_colors
 from app.dashboard import quantities as q
-from app.dashboard import rate_colors
 from app.dashboard.event_lanes import Mark, instant, lane_axis, lane_traces, mark_lines
 from app.dashboard.palette import Palette
 
@@ -50,10 +50,6 @@ class EvaluationPoint:
     loss: float
 
 
-CONFIG = {"displayModeBar": False, "scrollZoom": False, "doubleClick": "reset", "displaylogo": False}
-"""How the figure behaves in the browser: drag zooms time, a double click shows everything again."""
-
-FONT = '"Source Sans", sans-serif'
 _ROW_PX = {"lanes": 64, "step": 172, "rate": 110, "loss": 112}
 _GAP_PX = 30
 _TOP_PX, _BOTTOM_PX = 8, 34
@@ -81,10 +77,13 @@ def run_chart(
         evaluations: in step order; drawn as points over the loss.
     """
     rows = ["lanes", "step", *(["rate"] if device is not None else []), *(["loss"] if has_loss else [])]
-    domains, height = _domains([_ROW_PX[row] for row in rows])
+    domains, inner = chart_style.rows([_ROW_PX[row] for row in rows], [_GAP_PX] * (len(rows) - 1))
     axes = {row: f"y{index if index > 1 else ''}" for index, row in enumerate(rows, start=1)}
-    layout = _layout(palette, revision, height, bottom_axis=axes[rows[-1]])
-    layout |= {_layout_key(axes[row]): _y_axis(palette, domains[index]) for index, row in enumerate(rows)}
+    layout = _layout(palette, revision, inner + _TOP_PX + _BOTTOM_PX, bottom_axis=axes[rows[-1]])
+    layout |= {
+        _layout_key(axes[row]): chart_style.y_axis(palette, domains[index]) | {"nticks": 5}
+        for index, row in enumerate(rows)
+    }
     layout["yaxis"] |= lane_axis()
     layout["shapes"] = mark_lines(marks, palette)
     step_axis = layout[_layout_key(axes["step"])]
@@ -100,8 +99,10 @@ def run_chart(
         traces.append(_loss_trace(points, palette, axes["loss"]))
         layout[_layout_key(axes["loss"])] |= {"tickformat": ".3~g", "rangemode": "normal"}
         titles["loss"] = ("Loss", _loss_note(points, evaluations, palette))
-    layout["annotations"] = [_title(palette, domains[rows.index(row)], *titles[row]) for row in titles]
-    return {"data": traces, "layout": layout, "config": CONFIG}
+    layout["annotations"] = [
+        chart_style.row_title(palette, domains[rows.index(row)][1], *titles[row]) for row in titles
+    ]
+    return {"data": traces, "layout": layout, "config": chart_style.CONFIG}
 
 
 def description(points: Sequence[StepPoint], marks: Sequence[Mark]) -> str:
@@ -115,74 +116,18 @@ def description(points: Sequence[StepPoint], marks: Sequence[Mark]) -> str:
     )
 
 
-def _domains(heights: Sequence[int]) -> tuple[list[tuple[float, float]], int]:
-    """Vertical shares of the rows, top to bottom, and the height of the figure in pixels."""
-    inner = sum(heights) + _GAP_PX * (len(heights) - 1)
-    domains, used = [], 0
-    for height in heights:
-        domains.append((max(0.0, 1 - (used + height) / inner), 1 - used / inner))
-        used += height + _GAP_PX
-    return domains, inner + _TOP_PX + _BOTTOM_PX
-
-
 def _layout(palette: Palette, revision: str, height: int, *, bottom_axis: str) -> dict[str, Any]:
-    return {
-        "height": height,
-        "margin": {"l": 62, "r": 12, "t": _TOP_PX, "b": _BOTTOM_PX},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": FONT, "size": 12, "color": palette.muted},
-        "showlegend": False,
-        "uirevision": revision,
+    return chart_style.frame(palette, height=height, top=_TOP_PX, bottom=_BOTTOM_PX, revision=revision) | {
         "hovermode": "x",
         "hoversubplots": "axis",
         "hoverdistance": 40,
-        "hoverlabel": {
-            "bgcolor": palette.surface,
-            "bordercolor": palette.line,
-            "font": {"family": FONT, "size": 12, "color": palette.ink},
-            "align": "left",
-        },
         "dragmode": "zoom",
-        "xaxis": {
-            "type": "date",
-            "anchor": bottom_axis,
-            "gridcolor": palette.line,
-            "linecolor": palette.line,
-            "zeroline": False,
-            "showspikes": True,
-            "spikemode": "across",
-            "spikesnap": "cursor",
-            "spikethickness": 1,
-            "spikedash": "solid",
-            "spikecolor": palette.muted,
-            "tickformatstops": [
-                {"dtickrange": [None, 60_000], "value": "%H:%M:%S"},
-                {"dtickrange": [60_000, 86_400_000], "value": "%H:%M"},
-                {"dtickrange": [86_400_000, None], "value": "%e %b"},
-            ],
-            "hoverformat": "%Y-%m-%d %H:%M:%S UTC",
-            "ticksuffix": "",
-            "title": {"text": "UTC", "font": {"size": 11}, "standoff": 2},
-        },
+        "xaxis": chart_style.x_axis(palette, anchor=bottom_axis) | chart_style.time_ticks() | {"ticksuffix": ""},
     }
 
 
 def _layout_key(axis: str) -> str:
     return f"yaxis{axis[1:]}"
-
-
-def _y_axis(palette: Palette, domain: tuple[float, float]) -> dict[str, Any]:
-    return {
-        "domain": list(domain),
-        "anchor": "x",
-        "gridcolor": palette.line,
-        "zeroline": False,
-        "linecolor": palette.line,
-        "nticks": 5,
-        "fixedrange": True,
-        "automargin": False,
-    }
 
 
 def _step_traces(points: Sequence[StepPoint], palette: Palette, axis: str) -> list[dict[str, Any]]:
@@ -265,13 +210,7 @@ def _rate_axis(rates: Sequence[RatePoint]) -> dict[str, Any]:
     ticks = [tick for tick in (0.5, 1, 1.5, 2, 3, 5, 8, 12.5, 25, 50, 100) if low <= tick <= high]
     if len(ticks) > 5:
         ticks = [tick for tick in ticks if tick not in (1.5, 3, 8)]
-    return {
-        "type": "log",
-        "range": [math.log10(low), math.log10(high)],
-        "tickmode": "array",
-        "tickvals": ticks,
-        "ticktext": [f"{tick:g}{q.TIMES}" for tick in ticks],
-    }
+    return chart_style.rate_axis(low, high, ticks)
 
 
 def _loss_trace(points: Sequence[StepPoint], palette: Palette, axis: str) -> dict[str, Any]:
@@ -308,22 +247,6 @@ def _loss_note(points: Sequence[StepPoint], evaluations: Sequence[EvaluationPoin
     if not odd:
         return "mean cross-entropy per token"
     return f"<b>{q.number(odd[0].loss)} since step {odd[0].step:,}</b>"
-
-
-def _title(palette: Palette, domain: tuple[float, float], name: str, note: str) -> dict[str, Any]:
-    return {
-        "xref": "paper",
-        "yref": "paper",
-        "x": 0,
-        "y": domain[1],
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "yshift": 3,
-        "xshift": -2,
-        "showarrow": False,
-        "text": f"<b style='color:{palette.ink}'>{name}</b>  {note}",
-        "font": {"size": 12.5, "color": palette.muted},
-    }
 
 
 def _finite(value: float | None) -> float | None:

@@ -15,3 +15,11 @@ def link(label: str, page: str, params: Mapping[str, Any], *, title: str = "") -
     go = escape(json.dumps([page, values]), quote=True)
     tip = f' data-tip="{escape(title, quote=True)}"' if title else ""
     return f'<a href="{page}?{escape(urlencode(values), quote=True)}" data-go="{go}"{tip}>{escape(label)}</a>'
+
+
+def followed(target: str | None) -> tuple[str, Mapping[str, str]] | None:
+    """The `(page, params)` of a link as the browser reports it; None if none was followed."""
+    if not target:
+        return None
+    page, params = json.loads(target)
+    return str(page), {str(name): str(value) for name, value in params.items()}

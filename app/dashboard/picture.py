@@ -8,7 +8,6 @@ by who draws it.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from typing import Any, Literal
 import streamlit as st
 
 from app.dashboard import assets
+from app.dashboard.links import followed
 
 _mount = st.components.v2.component("malleus_picture", js=assets.loader("picture.js"), isolate_styles=False)
 
@@ -52,11 +52,7 @@ def picture(
         on_pick_change=picked,
         on_go_change=lambda: None,
     )
-    target = getattr(result, "go", None)
-    if not target:
-        return None
-    page, params = json.loads(target)
-    return str(page), {str(name): str(value) for name, value in params.items()}
+    return followed(getattr(result, "go", None))
 
 
 def _state(key: str) -> Mapping[str, Any]:

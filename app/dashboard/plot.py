@@ -7,13 +7,13 @@ refresh (`uirevision`). Figures are plain dicts; Plotly itself is not imported b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import streamlit as st
 
 from app.dashboard import assets
+from app.dashboard.links import followed
 
 _mount = st.components.v2.component("malleus_plot", js=assets.loader("plot.js"), isolate_styles=False)
 
@@ -46,8 +46,4 @@ def plot(
         on_pick_change=picked,
         on_go_change=lambda: None,
     )
-    target = getattr(result, "go", None)
-    if not target:
-        return None
-    page, params = json.loads(target)
-    return str(page), {str(name): str(value) for name, value in params.items()}
+    return followed(getattr(result, "go", None))

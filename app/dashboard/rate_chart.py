@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from app.dashboard import heat_strip, rate_lines
+from app.dashboard import chart_style, heat_strip, rate_lines
 from app.dashboard import quantities as q
-from app.dashboard.charts import CONFIG, FONT
 from app.dashboard.palette import Palette
 from app.dashboard.rate_lines import Line
 from app.dashboard.step_clock import PlanSpan, StepClock
@@ -92,28 +91,17 @@ def rate_chart(chart: RateChart, palette: Palette, *, revision: str) -> dict[str
         revision: zoom survives as long as this text stays the same.
     """
     heights = (_LINES_PX, _BAND_PX, heat_strip.height_px(chart.num_devices))
-    domains, height = _domains(heights)
+    domains, inner = chart_style.rows(heights, _GAPS_PX)
+    height = inner + _TOP_PX + _BOTTOM_PX
     first, last = chart.steps
-    y_axes = [_y_axis(palette, domain) for domain in domains]
+    y_axes = [chart_style.y_axis(palette, domain) for domain in domains]
     y_axes[0] |= rate_lines.rate_axis(chart.lines)
     y_axes[1] |= {"tickvals": [0], "ticktext": ["plan"], "range": [-0.5, 0.5], "showgrid": False}
     y_axes[2] |= heat_strip.strip_axis(chart.nodes)
-    layout = {
-        "height": height,
-        "margin": {"l": 62, "r": 12, "t": _TOP_PX, "b": _BOTTOM_PX},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": FONT, "size": 12, "color": palette.muted},
-        "showlegend": False,
-        "uirevision": revision,
+    frame = chart_style.frame(palette, height=height, top=_TOP_PX, bottom=_BOTTOM_PX, revision=revision)
+    layout = frame | {
         "hovermode": "closest",
         "hoverdistance": 30,
-        "hoverlabel": {
-            "bgcolor": palette.surface,
-            "bordercolor": palette.line,
-            "font": {"family": FONT, "size": 12, "color": palette.ink},
-            "align": "left",
-        },
         "dragmode": "zoom",
         "xaxis": _x_axis(chart, palette, (chart.place(first - 0.5), chart.place(last + 0.5))),
         "yaxis": y_axes[0],
@@ -125,8 +113,10 @@ def rate_chart(chart: RateChart, palette: Palette, *, revision: str) -> dict[str
             *heat_strip.outlines(chart.chosen if len(chart.chosen) < chart.num_devices else (), palette, "y3"),
         ],
         "annotations": [
-            _title(palette, domains[0], "Rate", rate_lines.legend(chart.lines, palette)),
-            _title(palette, domains[2], "All devices", "highest rate of each block; a hole: nothing measured"),
+            chart_style.row_title(palette, domains[0][1], "Rate", rate_lines.legend(chart.lines, palette)),
+            chart_style.row_title(
+                palette, domains[2][1], "All devices", "highest rate of each block; a hole: nothing measured"
+            ),
         ],
     }
     strip = heat_strip.strip_traces(chart.strip, chart.num_devices, chart.strip_width, palette, chart.place, "y3")
@@ -137,7 +127,7 @@ def rate_chart(chart: RateChart, palette: Palette, *, revision: str) -> dict[str
         *_switch_marks(chart, palette),
         *strip,
     ]
-    return {"data": traces, "layout": layout, "config": CONFIG}
+    return {"data": traces, "layout": layout, "config": chart_style.CONFIG}
 
 
 def description(chart: RateChart) -> str:
@@ -149,53 +139,15 @@ def description(chart: RateChart) -> str:
     return f"Rates of {len(chart.lines)} devices in steps {first} to {last}: {words}. Plans: {plans or 'none'}."
 
 
-def _domains(heights: Sequence[int]) -> tuple[list[tuple[float, float]], int]:
-    inner = sum(heights) + sum(_GAPS_PX)
-    domains, used = [], 0
-    for height, gap in zip(heights, (*_GAPS_PX, 0), strict=True):
-        domains.append((max(0.0, 1 - (used + height) / inner), 1 - used / inner))
-        used += height + gap
-    return domains, inner + _TOP_PX + _BOTTOM_PX
-
-
 def _x_axis(chart: RateChart, palette: Palette, ends: tuple[float, float]) -> dict[str, Any]:
-    axis: dict[str, Any] = {
-        "anchor": "y3",
+    axis = chart_style.x_axis(palette, anchor="y3") | {
         # No `range` of ours: one that grows with the run would win over a person's zoom at each refresh.
         "autorange": True,
         "autorangeoptions": {"include": list(ends), "clipmin": ends[0], "clipmax": ends[1]},
-        "gridcolor": palette.line,
-        "linecolor": palette.line,
-        "zeroline": False,
-        "showspikes": True,
-        "spikemode": "across",
-        "spikesnap": "cursor",
-        "spikethickness": 1,
-        "spikedash": "solid",
-        "spikecolor": palette.muted,
     }
-    title = {"font": {"size": 11}, "standoff": 2}
     if chart.axis == "step":
-        return axis | {"type": "linear", "tickformat": ",d", "title": {**title, "text": "step"}}
-    stops = ([None, 60_000, "%H:%M:%S"], [60_000, 86_400_000, "%H:%M"], [86_400_000, None, "%e %b"])
-    return axis | {
-        "type": "date",
-        "tickformatstops": [{"dtickrange": [low, high], "value": form} for low, high, form in stops],
-        "hoverformat": "%Y-%m-%d %H:%M:%S UTC",
-        "title": {**title, "text": "UTC"},
-    }
-
-
-def _y_axis(palette: Palette, domain: tuple[float, float]) -> dict[str, Any]:
-    return {
-        "domain": list(domain),
-        "anchor": "x",
-        "gridcolor": palette.line,
-        "zeroline": False,
-        "linecolor": palette.line,
-        "fixedrange": True,
-        "automargin": False,
-    }
+        return axis | {"type": "linear", "tickformat": ",d", "title": chart_style.axis_title("step")}
+    return axis | chart_style.time_ticks()
 
 
 def _shades(chart: RateChart, palette: Palette, domain: tuple[float, float]) -> list[dict[str, Any]]:
@@ -310,19 +262,3 @@ def _switch_marks(chart: RateChart, palette: Palette) -> list[dict[str, Any]]:
             "yaxis": "y2",
         }
     ]
-
-
-def _title(palette: Palette, domain: tuple[float, float], name: str, note: str) -> dict[str, Any]:
-    return {
-        "xref": "paper",
-        "yref": "paper",
-        "x": 0,
-        "y": domain[1],
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "yshift": 3,
-        "xshift": -2,
-        "showarrow": False,
-        "text": f"<b style='color:{palette.ink}'>{name}</b>  {note}",
-        "font": {"size": 12.5, "color": palette.muted},
-    }

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from app.dashboard import chart_style, rate_colors
 from app.dashboard import quantities as q
-from app.dashboard import rate_colors
 from app.dashboard.palette import DARK, Palette
 from db.rates import RateBlock
 
@@ -139,13 +139,7 @@ def rate_axis(lines: Sequence[Line]) -> dict[str, Any]:
     if any(math.isinf(block.high) for block in known):
         high = max(high, 1.1 * rate_colors.SCALE_TOP)
     ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5, 8, 12.5, 25, 50, 100, 1000) if low <= tick <= high]
-    return {
-        "type": "log",
-        "range": [math.log10(low), math.log10(high)],
-        "tickmode": "array",
-        "tickvals": ticks,
-        "ticktext": [f"{tick:g}{q.TIMES}" for tick in ticks],
-    }
+    return chart_style.rate_axis(low, high, ticks)
 
 
 def _line_trace(line: Line, ink: str, palette: Palette, place: Place, width: int) -> dict[str, Any]:

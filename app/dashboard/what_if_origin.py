@@ -14,15 +14,14 @@ from app.dashboard import quantities as q
 from app.dashboard.headline import parsed
 from app.dashboard.rate_colors import HEALTHY_BELOW
 from app.dashboard.snapshot import Snapshot
+from app.even_plans import fitting_plan
 from db.errors import InputError
 from db.what_if_request import MAX_LIMIT_S, WhatIfRequest
 from planner import presets
 from planner.cost import plan_step_s
 from planner.decide import STEPS_BEFORE_SHIFT, expected_steps
-from planner.errors import PlanError
-from planner.plan import GROUP_SIZES, Plan, even_plan
+from planner.plan import GROUP_SIZES, Plan
 from planner.spec import ClusterSpec, ModelProfile, TrainSpec
-from planner.validate import violations
 
 PRESETS = {
     "demo": ("demo", "demo", "Demo model on 8 devices"),
@@ -170,7 +169,14 @@ def uniform_plan(cluster: ClusterSpec, profile: ModelProfile, train: TrainSpec) 
     for dp in range(train.dp_range[0], train.dp_range[1] + 1):
         for tp in degrees:
             for pp in range(len(cluster.devices) // (dp * tp), 0, -1):
-                plan = _fitting(cluster, profile, train, (dp, tp, pp))
+                plan = fitting_plan(
+                    cluster,
+                    profile,
+                    global_batch=train.global_batch,
+                    micro_batch_size=size,
+                    max_tp=train.max_tp,
+                    degrees=(dp, tp, pp),
+                )
                 if plan is not None:  # a shallower one leaves more devices idle
                     found.append((plan_step_s(plan, profile, {}), plan))
                     break
@@ -192,30 +198,6 @@ def as_request(origin: Origin, train: TrainSpec, rates: Mapping[int, float]) -> 
         num_steps=origin.num_steps,
         time_limit_s=origin.time_limit_s,
     )
-
-
-def _fitting(
-    cluster: ClusterSpec, profile: ModelProfile, train: TrainSpec, degrees: tuple[int, int, int]
-) -> Plan | None:
-    """The even plan of these DP, TP and PP degrees; None if it breaks a rule."""
-    size = train.micro_batch_sizes[0]
-    dp, tp, pp = degrees
-    try:
-        plan = even_plan(
-            cluster.nodes,
-            num_layers=profile.num_layers,
-            num_micro_batches=train.global_batch // size,
-            micro_batch_size=size,
-            dp_degree=dp,
-            tp_degree=tp,
-            pp_degree=pp,
-        )
-    except PlanError:
-        return None
-    broken = violations(
-        plan, cluster=cluster, num_layers=profile.num_layers, global_batch=train.global_batch, profile=profile
-    )
-    return None if broken else plan
 
 
 def _rates_now(snapshot: Snapshot) -> tuple[dict[int, float], tuple[int, ...]]:
