@@ -3,6 +3,9 @@
 Two widgets show the same value (grid and list, presets and number box). The value is kept here, and
 the key of each widget holds a counter that grows when the other one has changed the value: it is then
 a new widget, so that what the browser sends late of the old one changes nothing.
+
+The same holds for a widget that is not drawn any more: the browser may still send its last value, and its callback
+is called though its key is gone. So callbacks take a value that may be missing, which changes nothing.
 """
 
 from __future__ import annotations
@@ -74,13 +77,13 @@ def picked(values: list[str]) -> None:
 def listed() -> None:
     """The list has changed."""
     form = state()
-    form.devices = sorted(st.session_state[f"inject_devices_{form.list_number}"])
+    form.devices = sorted(st.session_state.get(f"inject_devices_{form.list_number}", form.devices))
 
 
 def preset_chosen() -> None:
     """A preset was pressed."""
     form = state()
-    preset = st.session_state[f"inject_preset_{form.presets_number}"]
+    preset = st.session_state.get(f"inject_preset_{form.presets_number}")
     if preset is not None:
         form.rate = preset
         form.box_number += 1
@@ -90,22 +93,26 @@ def preset_chosen() -> None:
 def rate_typed() -> None:
     """The number box has changed."""
     form = state()
-    form.rate = st.session_state[f"inject_rate_{form.box_number}"]
-    form.presets_number += 1
-    form.slider_number += 1
+    rate = st.session_state.get(f"inject_rate_{form.box_number}")
+    if rate is not None:
+        form.rate = rate
+        form.presets_number += 1
+        form.slider_number += 1
 
 
 def slid() -> None:
     """The slider has moved."""
     form = state()
-    form.rate = st.session_state[f"inject_slider_{form.slider_number}"]
-    form.presets_number += 1
-    form.box_number += 1
+    rate = st.session_state.get(f"inject_slider_{form.slider_number}")
+    if rate is not None:
+        form.rate = rate
+        form.presets_number += 1
+        form.box_number += 1
 
 
 def way_chosen() -> None:
     """Another way to choose was pressed."""
-    state().way = st.session_state["inject_way"] or WAYS[0]
+    state().way = st.session_state.get("inject_way") or WAYS[0]
 
 
 def situation_picked(values: list[str]) -> None:
@@ -123,4 +130,4 @@ def uploaded() -> None:
 
 def typed() -> None:
     """The text of the schedule has changed."""
-    state().text = st.session_state["inject_text"]
+    state().text = st.session_state.get("inject_text", state().text)

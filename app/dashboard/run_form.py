@@ -196,7 +196,9 @@ def _start(found: Draft, origin: int | None, situation: str) -> None:
 
 
 def _preset_chosen() -> None:
-    chosen = st.session_state[f"start_preset_{st.session_state[_NUMBER]}"] or OWN
+    if _NUMBER not in st.session_state:
+        return  # the form was closed, the browser sent its last value late
+    chosen = st.session_state.get(f"start_preset_{st.session_state[_NUMBER]}") or OWN
     if chosen != OWN:
         _take(preset_text(chosen))
     st.query_params["new"] = chosen
@@ -210,8 +212,10 @@ def _uploaded() -> None:
 
 
 def _typed() -> None:
-    _take(st.session_state[f"start_text_{st.session_state[_NUMBER]}"])
-    st.query_params["new"] = OWN
+    text = st.session_state.get(f"start_text_{st.session_state.get(_NUMBER)}")
+    if text is not None:
+        _take(text)
+        st.query_params["new"] = OWN
 
 
 def _take(text: str) -> None:

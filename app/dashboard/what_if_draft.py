@@ -153,7 +153,7 @@ def picked(values: list[str]) -> None:
 def preset_chosen() -> None:
     """A preset was pressed: it is the rate of the selected devices."""
     draft = _draft()
-    rate = st.session_state[f"what_if_preset_{draft.rate_number}"]
+    rate = st.session_state.get(f"what_if_preset_{draft.rate_number}")
     if rate is not None:
         set_rates(dict.fromkeys(draft.selected, rate))
 
@@ -161,7 +161,7 @@ def preset_chosen() -> None:
 def rate_typed() -> None:
     """The rate box has changed."""
     draft = _draft()
-    rate = st.session_state[f"what_if_rate_{draft.rate_number}"]
+    rate = st.session_state.get(f"what_if_rate_{draft.rate_number}")
     if rate is not None:
         set_rates(dict.fromkeys(draft.selected, float(rate)))
 
@@ -184,9 +184,12 @@ def as_measured() -> None:
 def table_edited() -> None:
     """Cells of the table have changed: the edits of this table, on top of what it showed when it was new."""
     draft = _draft()
+    table = st.session_state.get(f"what_if_table_{draft.table_number}")
+    if table is None:
+        return  # not drawn any more
     devices = sorted(draft.origin.cluster.devices)
     rates = dict(draft.table_rates)
-    for row, edits in st.session_state[f"what_if_table_{draft.table_number}"]["edited_rows"].items():
+    for row, edits in table["edited_rows"].items():
         device = devices[int(row)]
         rates[device] = edited_rate(rates.get(device, 1.0), edits)
     draft.rates = {device: rate for device, rate in rates.items() if rate != 1.0}

@@ -114,7 +114,6 @@ def test_the_audit_view_survives_a_reload_and_its_links_lead_on(installation: In
     assert page.url.partition("?")[0].endswith("/health")
 
 
-@pytest.mark.xfail(reason="known fault: a link from the audit to itself keeps the filters that were set", strict=True)
 def test_a_link_to_a_command_shows_all_that_became_of_it(installation: Installation, pages: list[Any]) -> None:
     page = pages[0]
     page.goto(f"{installation.url}/audit?audit_actor=grace")

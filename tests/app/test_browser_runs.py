@@ -85,9 +85,6 @@ def page() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.mark.xfail(
-    reason="known fault: now and then a click on a situation card of the Inject page is lost", strict=False
-)
 def test_a_run_from_its_form_to_its_end(installation: Installation, page: Any) -> None:
     store = installation.store
     page.goto(installation.url)

@@ -128,3 +128,25 @@ def test_the_slider_and_the_box_are_one_rate(store: Store, story: SeededRun) -> 
     assert at.select_slider(key="inject_slider_1").value == 3.75
     at.button(key="inject_submit").click().run()
     assert commands.recent(store, story.id)[0].arguments["rate"] == 3.75
+
+
+@pytest.mark.parametrize(
+    "callback", ["listed", "preset_chosen", "rate_typed", "slid", "way_chosen", "uploaded", "typed"]
+)
+def test_what_the_browser_sends_late_of_a_widget_that_is_gone_changes_nothing(callback: str) -> None:
+    def late(name: str) -> None:
+        from copy import deepcopy
+
+        import streamlit as st
+
+        from app.dashboard import injection_form
+
+        before = deepcopy(injection_form.state())
+        getattr(injection_form, name)()
+        st.session_state["changed"] = injection_form.state() != before
+
+    from streamlit.testing.v1 import AppTest
+
+    at = AppTest.from_function(late, args=(callback,)).run()
+    assert not at.exception
+    assert at.session_state["changed"] is False

@@ -23,10 +23,18 @@ REFRESH_S = 3.0
 PER_PAGE = 25
 MAX_DOWNLOAD = 10_000
 ANY = "any"
-FILTERS = tuple(
-    f"audit_{name}"
-    for name in ("text", "run", "actor", "source", "action", "result", "last", "after", "before", "page")
-)
+FILTERS = {
+    "audit_text": "",
+    "audit_run": ANY,
+    "audit_actor": ANY,
+    "audit_source": ANY,
+    "audit_action": ANY,
+    "audit_result": ANY,
+    "audit_last": "all",
+    "audit_after": None,
+    "audit_before": None,
+}
+"""What is filtered by, and what each filter is when it is not set."""
 _FOLLOWED = "malleus_audit_followed"
 LAST = {
     "all": None,
@@ -121,14 +129,15 @@ def _sorting() -> Sorting:
 
 
 def _narrow() -> None:
-    """A link to this very page was followed: its filters become the ones in the link, before they are drawn."""
+    """A link to this very page was followed: its filters become the ones in the link, before they are drawn.
+
+    They are set, not forgotten: a filter that is forgotten would take its value from the address again.
+    """
     params = st.session_state.pop(_FOLLOWED, None)
     if params is None:
         return
-    for name in FILTERS:
-        st.session_state.pop(name, None)
-    st.session_state.update(params)
-    st.query_params.from_dict(params)
+    st.session_state.update(FILTERS | params)
+    st.query_params.pop("audit_page", None)
 
 
 def _foot(wanted: Filter, sorting: Sorting, page: int, last: int) -> None:

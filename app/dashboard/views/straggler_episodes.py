@@ -102,7 +102,9 @@ def _foot(snapshot: Snapshot, kept: list[EpisodeEntry], page: int, last: int) ->
 
 
 def _changed(name: str, default: str) -> None:
-    value = st.session_state.get(f"{_BOX}{name}")
+    if f"{_BOX}{name}" not in st.session_state:
+        return  # the widget is gone, the browser sent its last value late
+    value = st.session_state[f"{_BOX}{name}"]
     _put(name, default if value is None else str(value), default)
     if name != "page":
         st.query_params.pop("page", None)

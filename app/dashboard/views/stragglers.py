@@ -223,12 +223,18 @@ def _chosen(name: str, default: str) -> None:
 
 
 def _typed_range() -> None:
-    text = clean_range(st.session_state[f"{_BOX}between"])
+    typed = st.session_state.get(f"{_BOX}between")
+    if typed is None:
+        return  # the box is gone, the browser sent its last value late
+    text = clean_range(typed)
     _put("range", text if not text or is_range(text) or text not in RANGES else "", "")
 
 
 def _typed_devices(num_devices: int) -> None:
-    text = st.session_state[f"{_BOX}devices"].strip()
+    typed = st.session_state.get(f"{_BOX}devices")
+    if typed is None:
+        return  # as above
+    text = typed.strip()
     try:
         _put("devices", ALL if text.lower() == ALL else listed(parsed(text, num_devices), num_devices))
     except ValueError:
