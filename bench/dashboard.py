@@ -60,9 +60,14 @@ PAGES = (
     Page(name="Live", address="/live?run={run}", sign=".plot .main-svg"),
     Page(name="Live, one device", address="/live?run={run}&device=0", sign="text=Rate of device 0"),
     Page(name="Live, all steps", address="/live?run={run}&window=all", sign=".plot .main-svg"),
+    Page(name="Stragglers", address="/stragglers?run={run}", sign=".plot .main-svg"),
+    Page(name="Stragglers, all steps", address="/stragglers?run={run}&range=all", sign=".plot .main-svg"),
     Page(name="Inject", address="/inject?run={run}", sign="ol.drill"),
     Page(name="Plans", address="/plans?run={run}", sign=".map .stage"),
     Page(name="Plans, two compared", address="/plans?run={run}&version={version}&diff=1", sign=".map >> nth=1"),
+    Page(name="What-if", address="/what-if?run={run}", sign="button:has-text('Plan this')"),
+    Page(name="Health", address="/health", sign="table[aria-label='Health of services']"),
+    Page(name="Audit", address="/audit", sign="table[aria-label=Audit] tbody tr"),
 )
 EMPTY = Page(name="(empty page)", address="/", sign="text=nothing else")
 EMPTY_SCRIPT = 'import streamlit as st\n\nst.write("nothing else")\n'
