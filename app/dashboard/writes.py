@@ -172,13 +172,9 @@ def submit(run: int, kind: str, arguments: Mapping[str, Any], *, form: str) -> N
         state.command = command.id
 
 
-def decide(run: int, kind: str, version: int, reason: str) -> None:
-    """Submits what a person decided about a plan (approve, reject, rollback).
-
-    Args:
-        reason: why; kept with the plan and in the audit. May be empty.
-    """
-    submit(run, kind, {"version": version, "reason": reason}, form="decide")
+def typed(key: str) -> str:
+    """What stands in a text field, for the callback of a button: no drawn page has what was typed just before."""
+    return st.session_state.get(key) or ""
 
 
 def start_refusal() -> str:

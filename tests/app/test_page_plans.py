@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -183,6 +183,26 @@ def test_a_rollback_asks_with_the_version_it_returns_to(store: Store, unlocked: 
     at.button(key="plans_rollback").click().run()
     (asked,) = [entry for entry in commands.recent(store, story.id) if entry.kind == "rollback"]
     assert asked.arguments == {"version": 1, "reason": "calmer"}
+
+
+@pytest.mark.parametrize(
+    ("tell", "version", "kind"),
+    [
+        (seeded_store.manual_run, 2, "approve"),
+        (seeded_store.manual_run, 2, "reject"),
+        (seeded_store.straggling_run, 1, "rollback"),
+    ],
+)
+def test_a_reason_typed_just_before_the_button_is_kept(
+    store: Store, unlocked: None, tell: Callable[..., SeededRun], version: int, kind: str
+) -> None:
+    story = tell_until_now(store, tell)
+    alive(store)
+    at = page(show_plans, run=str(story.id), version=str(version))
+    at.text_input(key=f"plans_reason_{story.id}_{version}").set_value("at the last moment")
+    at.button(key=f"plans_{kind}").click().run()
+    (asked,) = [entry for entry in commands.recent(store, story.id) if entry.kind == kind]
+    assert asked.arguments == {"version": version, "reason": "at the last moment"}
 
 
 def test_predicted_against_measured(store: Store) -> None:

@@ -71,7 +71,7 @@ def decision(snapshot: Snapshot, plan: PlanView) -> None:
     form = writes.settle("decide")
     reason = st.text_input(
         "Reason",
-        key=f"plans_reason_{plan.run}_{plan.version}",
+        key=_reason_key(plan.run, plan.version),
         placeholder="why; kept with the plan and in the audit",
         max_chars=writes.MAX_REASON,
         disabled=bool(why_not),
@@ -92,9 +92,18 @@ def decision(snapshot: Snapshot, plan: PlanView) -> None:
                     key=f"plans_{kind}",
                     type="primary",
                     disabled=bool(blocked),
-                    on_click=writes.decide,
-                    args=(plan.run, kind, plan.version, reason),
+                    on_click=_decide,
+                    args=(plan.run, kind, plan.version),
                 )
+
+
+def _reason_key(run: int, version: int) -> str:
+    return f"plans_reason_{run}_{version}"
+
+
+def _decide(run: int, kind: str, version: int) -> None:
+    arguments = {"version": version, "reason": writes.typed(_reason_key(run, version))}
+    writes.submit(run, kind, arguments, form="decide")
 
 
 def _preview(snapshot: Snapshot, plan: PlanView) -> bool:

@@ -165,9 +165,7 @@ def _proposal(id: int, run: int, found: Plan) -> None:
 
 
 def _propose(run: int, plan: Plan, id: int) -> None:
-    """Reads the reason when the button is pressed: what was typed just before is in no drawn page yet."""
-    reason = st.session_state.get(f"what_if_reason_{id}") or ""
-    arguments = {"document": plan.to_json(), "reason": reason, "what_if": id}
+    arguments = {"document": plan.to_json(), "reason": writes.typed(f"what_if_reason_{id}"), "what_if": id}
     writes.submit(run, "propose", arguments, form="propose")
 
 
