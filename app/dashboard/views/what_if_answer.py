@@ -132,7 +132,7 @@ def _proposal(id: int, run: int, found: Plan) -> None:
         return
     active = snapshot.active_plan
     plan = proposal(found, () if active is None else active.failed)
-    blocked = writes.refusal(snapshot)
+    blocked = writes.refusal(snapshot, "propose")
     if not blocked and plan == active:
         blocked = f"It is what run {run} runs already (plan v{snapshot.active_version})."
     form = writes.settle("propose")
