@@ -53,7 +53,7 @@ class DrillReport:
         pause_s, bytes_moved: over all its switches.
         before_step_s: median step before it; during_step_s: with the stragglers under the plan of before;
             after_step_s: with the stragglers under the plan that followed, of the last phase that has one.
-        bound_step_s: no plan can be faster than this with the stragglers of that phase; efficiency is bound over after.
+        bound_step_s: capacity bound with the stragglers of that phase; efficiency is bound over after.
         loss_before, loss_after: of the steps before and after the first switch.
         lost_s: sum of what its steps took beyond the step before it, and of the pauses.
     """

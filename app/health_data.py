@@ -51,7 +51,7 @@ def run_items(inputs: Inputs, measured: Measured, run: RunView) -> list[Item]:
     group, key = f"run {run.id}", str(run.id)
     silent_s = None if run.last_seen_at is None else (inputs.now - run.last_seen_at).total_seconds()
     step_s = run.step_s if run.step_s is not None and run.step_s == run.step_s and run.step_s < 1e6 else 0.0
-    limit_s = max(LIMITS["silence_s"].warn, 3 * step_s)
+    limit_s = max(LIMITS["data_age_s"].warn, 3 * step_s)
     engine: Level = "unknown" if silent_s is None else "bad" if run.status == "lost" else "ok"
     if engine == "ok" and silent_s is not None and silent_s > limit_s:
         engine = "bad" if silent_s > 3 * limit_s else "warn"

@@ -43,7 +43,7 @@ class PhaseFigures:
 
     Args:
         step_s: median of the steady steps, `num_steps` of them from `min_step_s` to `max_step_s`.
-        bound_s: no plan can be faster (healthy step x N / sum of 1/x); efficiency is bound over step.
+        bound_s: capacity bound (healthy step x N / sum of 1/x); efficiency is bound over step.
         predicted_step_s, predicted_bound_s: of the event model, for the plan that ran and the true rates.
         straggling_step_s: median under the plan that was active as the phase began.
         detect_steps, detect_s: steps with the new rates, and seconds, until the first plan was asked for.

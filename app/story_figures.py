@@ -23,7 +23,7 @@ class Figures:
 
     Args:
         plans_applied: plans that the job moved to after the one it started with.
-        bound_step_s: no plan can be faster than this with these stragglers.
+        bound_step_s: capacity bound with these stragglers.
         efficiency: bound over recovered.
         detect_s: from the engine's first slow step boundary to the request for the first plan applied.
         plan_s: from request to solved, queueing included; the longest of the applied plans.

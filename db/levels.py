@@ -23,7 +23,8 @@ class Limits:
 
 
 LIMITS: Mapping[str, Limits] = {
-    "silence_s": Limits(warn=5.0, bad=15.0),  # a service beats every second
+    "silence_s": Limits(warn=4.0, bad=15.0),  # of the controller, which beats every second
+    "data_age_s": Limits(warn=5.0, bad=15.0),  # of a run whose steps are short
     "canary_s": Limits(warn=20.0, bad=60.0),  # asked every few seconds
     "busy_s": Limits(warn=60.0, bad=600.0),  # one search
     "round_trip_s": Limits(warn=0.05, bad=1.0),

@@ -67,9 +67,9 @@ class SolveResult:
         plans: fastest first.
         current_s: predicted step seconds of staying; inf if the current plan cannot run (a device
             failed, memory), None without a current plan.
-        bound_s: no plan can be faster than this (see `planner.cost.capacity_bound_s`).
+        bound_s: see `planner.cost.capacity_bound_s`.
         healthy_s: step seconds of the best plan found with every device healthy.
-        gap: relative distance of the first plan from the bound.
+        gap: relative distance of the first plan from the bound; may be slightly negative.
         seconds: what the search took by the caller's clock; 0 without one.
         log: what happened, a line each, with the seconds at which it was done where there is a clock.
         reason: why the status is what it is, one sentence.

@@ -86,11 +86,7 @@ def trace_model(trace: Trace, verdict: TraceVerdict, *, layers_per_stage: int = 
 def better_plan(
     model: TraceModel, *, seed: int = 0, time_limit_s: float = 30.0, clock: Callable[[], float] | None = None
 ) -> SolveResult:
-    """The plan that would have been used, against the one that ran.
-
-    Layers are whole, so the healthy job that the capacity bound scales is not divided perfectly evenly either: a
-    plan may come out up to about a percent below the bound.
-    """
+    """The plan that would have been used, against the one that ran."""
     return solve(
         cluster=model.cluster,
         profile=model.profile,

@@ -15,7 +15,7 @@ COLUMNS = (
     Column(title="Stragglers", is_wide=True),
     Column(title="Steps", is_number=True),
     Column(title="Step time", is_number=True, tip="Median of the steady train steps of this phase."),
-    Column(title="Bound", is_number=True, tip="Capacity bound: no plan can be faster with these stragglers."),
+    Column(title="Bound", is_number=True, tip="Capacity bound with these stragglers; a plan may be slightly faster."),
     Column(title="Efficiency", is_number=True, tip="Capacity bound / step time."),
     Column(title="Detected", is_number=True, tip="From the first step with these stragglers to the request of a plan."),
     Column(title="Solved", is_number=True, tip="Of the planner alone."),

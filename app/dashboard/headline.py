@@ -37,8 +37,8 @@ DEFINITIONS = {
     "step": "The last optimizer step that the engine has reported.",
     "loss": "Mean cross-entropy per token over the global batch, of the last step.",
     "step_s": f"Median wall time of the last {RECENT_STEPS} train steps under the active plan.",
-    "bound": "Capacity bound: no plan can be faster than healthy step time * devices / sum of 1/rate.",
-    "efficiency": "Capacity bound / measured step time. 100 % means that no plan could do better.",
+    "bound": "Capacity bound: healthy step time * devices / sum of 1/rate. A plan may be slightly faster.",
+    "efficiency": "Capacity bound / measured step time. 100 %: all capacity is used as well as by the healthy plan.",
     "lost": "Sum over steps with a straggler of (measured - healthy step time), plus the pauses of switches.",
     "saved": (
         "What the same steps would have taken under the run's first plan (predicted at the rates of each moment), "

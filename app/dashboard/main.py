@@ -16,9 +16,15 @@ REFRESH_BROKEN_S = 3.0
 RUNS = "Runs"
 ABOUT_NO_RUN = (RUNS, "What-if", "Health", "Audit")
 
+
+def _to_runs() -> None:
+    """The default page answers at `/` alone; links name it like any other page, and may be opened in a new tab."""
+    st.switch_page(frame.PAGES["runs"], query_params=st.query_params.to_dict())
+
+
 frame.PAGES.update(
     {
-        "runs": st.Page(runs.show, title=RUNS, url_path="runs", default=True),
+        "runs": st.Page(runs.show, title=RUNS, url_path="", default=True),
         "live": st.Page(live.show, title="Live", url_path="live"),
         "stragglers": st.Page(stragglers.show, title="Stragglers", url_path="stragglers"),
         "inject": st.Page(inject.show, title="Inject", url_path="inject"),
@@ -28,13 +34,14 @@ frame.PAGES.update(
         "audit": st.Page(audit.show, title="Audit", url_path="audit"),
     }
 )
+RUNS_BY_NAME = st.Page(_to_runs, title=RUNS, url_path="runs", visibility="hidden")
 
 
 def main() -> None:
     """Draws the frame, then the page; where people sign in, nothing before that."""
     person = access.person()
     is_let_in = person.role != "nobody"
-    page = st.navigation(list(frame.PAGES.values()), position="top" if is_let_in else "hidden")
+    page = st.navigation([*frame.PAGES.values(), RUNS_BY_NAME], position="top" if is_let_in else "hidden")
     if not is_let_in:
         frame.dress(None, "Sign in")
         sign_in.show(person)

@@ -38,7 +38,7 @@ COLUMNS = (
     Column(
         title="Bound",
         is_number=True,
-        tip="Capacity bound at the rates it was made for: no plan can be faster.",
+        tip="Capacity bound at the rates it was made for; a plan may be slightly faster.",
         sort="bound_s",
     ),
     Column(title="Gap", is_number=True, tip="Predicted over bound, minus one.", sort="gap"),
@@ -114,7 +114,7 @@ def trigger(plan: PlanView, parent: PlanView | None) -> str:
 
 
 def gap(plan: PlanView) -> float | None:
-    """How far the prediction is above the capacity bound."""
+    """How far the prediction is above the capacity bound (slightly negative: below it)."""
     if plan.predicted_s is None or not plan.bound_s or not math.isfinite(plan.predicted_s):
         return None
     return plan.predicted_s / plan.bound_s - 1

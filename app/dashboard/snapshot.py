@@ -23,6 +23,7 @@ from app.dashboard.event_lanes import Mark
 from app.dashboard.headline import Headline, Predictions, headline, parsed
 from app.dashboard.rate_colors import HEALTHY_BELOW
 from app.dashboard.rate_history import RateHistory, rate_history
+from db.levels import LIMITS
 from planner.cost import plan_step_s
 from planner.errors import PlannerError, SpecError
 from planner.plan import Plan
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
     from db.plans import PlanView
     from db.runs import RunView
 
-STALE_AFTER_S = 5.0
+STALE_AFTER_S = LIMITS["data_age_s"].warn
 """Data older than this (and than three steps) is shown as stale."""
 
 SERVICE_SILENT_S = 10.0
 """A service whose last beat is older than this counts as silent."""
 
-CONTROLLER_SILENT_S = 4.0
+CONTROLLER_SILENT_S = LIMITS["silence_s"].warn
 """The same for the controller, which beats every second. Less than `STALE_AFTER_S`: the engine is heard through it, so
 its silence must be known before anybody blames the engine."""
 

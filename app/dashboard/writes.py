@@ -42,6 +42,10 @@ from planner.errors import PlannerError
 _TOKEN, _ACTOR, _FORMS = "malleus_token", "malleus_actor", "malleus_forms"
 _UNLOCKED, _NOTED = "malleus_unlocked", "malleus_noted"
 
+BY_CONTROLLER = frozenset({"set_mode", "replan", "reject", "propose", "stop"})
+"""Commands that the controller alone carries out (of a stop it takes note), so that a silent engine does not stand in
+their way. The others change what the engine runs."""
+
 UNLOCKED_S = 12 * 3600.0
 """So long does an entered token count."""
 
@@ -130,11 +134,11 @@ def note_login(person: access.Person) -> None:
         _note("access.login", actor=person.name, result=person.role)
 
 
-def refusal(snapshot: Snapshot, *, needs_engine: bool = True) -> str:
+def refusal(snapshot: Snapshot, kind: str = "") -> str:
     """Why a command to this run cannot work now; empty if it can.
 
     Args:
-        needs_engine: the engine must carry it out (the controller alone sets the mode, rejects and notes a stop).
+        kind: of the command; the engine must be heard unless it is one `BY_CONTROLLER`.
     """
     run = snapshot.run
     if not run.is_open:
@@ -143,7 +147,7 @@ def refusal(snapshot: Snapshot, *, needs_engine: bool = True) -> str:
     if silent_s is not None:
         since = "has never been heard" if silent_s == float("inf") else f"has been silent for {q.age(silent_s)}"
         return f"The controller {since}; nobody would take the command up."
-    if needs_engine and snapshot.is_stale:
+    if kind not in BY_CONTROLLER and snapshot.is_stale:
         return f"The engine has been silent for {q.age(snapshot.data_age_s)}; nobody would carry the command out."
     return read_only()
 
@@ -172,13 +176,9 @@ def submit(run: int, kind: str, arguments: Mapping[str, Any], *, form: str) -> N
         state.command = command.id
 
 
-def decide(run: int, kind: str, version: int, reason: str) -> None:
-    """Submits what a person decided about a plan (approve, reject, rollback).
-
-    Args:
-        reason: why; kept with the plan and in the audit. May be empty.
-    """
-    submit(run, kind, {"version": version, "reason": reason}, form="decide")
+def typed(key: str) -> str:
+    """What stands in a text field, for the callback of a button: no drawn page has what was typed just before."""
+    return st.session_state.get(key) or ""
 
 
 def start_refusal() -> str:

@@ -163,6 +163,18 @@ def test_pages_load_clean_and_fetch_nothing_from_elsewhere(
         assert not page.locator(f"[data-testid={chrome}]").is_visible()
 
 
+def test_the_runs_page_answers_to_its_name(installation: Installation, page: Any, watched: Watched) -> None:
+    page.goto(f"{installation.url}/runs?text=llama&order=up")
+    page.wait_for_selector("table[aria-label=Runs] tr.leads")
+    page.wait_for_function("location.pathname === '/' && location.search.includes('text=llama')")
+    assert page.get_by_placeholder("Filter by name").input_value() == "llama"
+    assert page.get_by_role("dialog").count() == 0, "the framework says so of a page that it does not know"
+    assert watched.problems == []
+    page.reload()
+    page.wait_for_selector("table[aria-label=Runs] tr.leads")
+    assert "text=llama" in page.url
+
+
 def test_another_host_name_is_refused(installation: Installation, page: Any) -> None:
     address = installation.url.replace("http://127.0.0.1", "")
     with socket.create_connection(("127.0.0.1", int(address.removeprefix(":")))) as connection:

@@ -122,6 +122,39 @@ def test_a_link_to_a_command_shows_all_that_became_of_it(installation: Installat
     page.wait_for_function("document.querySelectorAll('table[aria-label=Audit] tbody tr').length === 3", timeout=10_000)
 
 
+SLOW_LINK = """
+const [send, listen] = [WebSocket.prototype.send, WebSocket.prototype.addEventListener];
+window.sent = 0;
+WebSocket.prototype.send = function (data) { window.sent += 1; return send.call(this, data); };
+WebSocket.prototype.addEventListener = function (type, act, ...more) {
+  const later = (event) => setTimeout(() => act.call(this, event), 1000);
+  return listen.call(this, type, type === "message" ? later : act, ...more);
+};
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "sign", "head"),
+    [("/audit", "table[aria-label=Audit]", "id,at,run,actor"), ("/", "table[aria-label=Runs]", "run,name")],
+)
+def test_a_download_does_not_hurry_before_the_next_refresh(
+    installation: Installation, pages: list[Any], address: str, sign: str, head: str
+) -> None:
+    """On a slow link the page shows, for a second, what the server has drawn anew already."""
+    page = pages[0]
+    page.add_init_script(SLOW_LINK)
+    page.goto(installation.url + address)
+    page.wait_for_selector(sign)
+    for _ in range(2):
+        page.evaluate("window.sent = 0")
+        page.wait_for_function("window.sent > 0")  # a refresh is asked for
+    page.wait_for_timeout(700)  # done by the server, on its way to the page
+    with page.expect_download(timeout=15_000) as waiting:
+        page.get_by_role("button", name="CSV").click()
+    assert Path(waiting.value.path()).read_text().startswith(head)
+    page.wait_for_function("document.querySelector('[class*=st-key-download_]') === null")
+
+
 def test_what_one_browser_unlocks_another_does_not_see(installation: Installation, pages: list[Any]) -> None:
     first, second = pages
     for page in pages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.dashboard import health_table
+from app.dashboard import health_table, snapshot
 from app.health import Overall, examine, overall, read_inputs
 from app.health_facts import Item
 from db import heartbeats, recorder
@@ -80,6 +81,29 @@ def test_a_silent_controller_makes_its_measurements_unknown_not_ok(store: Store)
         assert "silent" in found[name].advice
     heartbeats.beat(store, "controller", {"state": "stopped"})
     assert items(store)["services/controller"].value == "stopped"
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(3.9, "ok"), (4.1, "warn"), (15.1, "bad")])
+def test_the_controller_is_silent_here_when_it_is_on_every_page(store: Store, age_s: float, state: str) -> None:
+    tell_until_now(store, seeded_store.healthy_run)
+    beat_healthily(store, run=1)
+    inputs = read_inputs(store)
+    later = replace(inputs, now=inputs.beats["controller"].at + timedelta(seconds=age_s))
+    found = {item.name: item for item in examine(later) if item.group == "services"}
+    assert found["controller"].state == state
+    assert (age_s > snapshot.CONTROLLER_SILENT_S) == (state != "ok")
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(4.9, "ok"), (5.1, "warn"), (15.1, "bad")])
+def test_an_engine_is_silent_here_when_its_page_is_stale(store: Store, age_s: float, state: str) -> None:
+    story = tell_until_now(store, seeded_store.healthy_run)
+    beat_healthily(store, run=story.id)
+    inputs = read_inputs(store)
+    run = replace(inputs.runs[0], step_s=1.0)
+    assert run.last_seen_at is not None
+    found = examine(replace(inputs, runs=[run], now=run.last_seen_at + timedelta(seconds=age_s)))
+    assert next(item for item in found if item.name == "engine").state == state
+    assert (age_s > snapshot.STALE_AFTER_S) == (state != "ok")
 
 
 @pytest.mark.parametrize(("waits_s", "state"), [(5, "ok"), (30, "warn"), (61, "bad")])

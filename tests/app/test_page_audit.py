@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from db.audit import AuditView
 from db.store import Store
 from tests.app import seeded_store
 from tests.app.seeded_store import tell_until_now
-from tests.app.seeded_world import again, close_world, open_world, page, texts
+from tests.app.seeded_world import again, close_world, drawings, open_world, page, texts
 from tests.app.story_rows import plain
 
 
@@ -107,6 +109,18 @@ def test_pages_keep_their_place(store: Store) -> None:
     assert [row[5] for row in shown(at)][-1] == "thing 0"
     assert at.query_params["audit_page"] in ("3", ["3"])
     assert len(shown(page(show_audit, audit_page="3"))) == 10
+
+
+def test_a_download_holds_every_page(store: Store) -> None:
+    for number in range(60):
+        audit.record(store, actor="ann" if number % 2 else "bob", action="look", target=f"thing {number}")
+    at = page(show_audit, audit_actor="ann", sort="target")
+    at.button(key="audit_csv").click().run()
+    file = drawings(at)["audit_file"]
+    assert (file["name"], file["mime"]) == ("audit.csv", "text/csv")
+    assert [row["target"] for row in csv.DictReader(io.StringIO(file["text"]))] == sorted(
+        f"thing {number}" for number in range(1, 60, 2)
+    )
 
 
 def entry(**fields: Any) -> AuditView:

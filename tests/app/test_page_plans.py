@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from app.dashboard import reads, replays, writes
 from app.plan_bundle import bundle_of
 from db import commands, plans
 from db.errors import InputError
+from db.history import SwitchView
 from db.store import Store
 from planner.worker import solve_plan
 from tests.app import seeded_store
@@ -120,30 +123,27 @@ def test_a_long_list_reads_one_page(store: Store, monkeypatch: pytest.MonkeyPatc
     assert "301 plans, page 1 of 26" in texts(at)
 
 
-def test_a_download_holds_all_that_is_selected(store: Store) -> None:
+def test_a_download_holds_all_that_is_selected(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     story = tell_until_now(store, seeded_store.straggling_run)
     many(story, 40)
-    selection = plans.Selection(statuses=("rejected",))
-    found = list(reads.all_selected(story.id, selection))
-    assert len(found) == plans.count(store, story.id, selection)
-    moved = {plan.version: switch for plan, switch in reads.all_selected(story.id, plans.Selection())}
+    asked: list[plans.Selection] = []
+    real = reads.all_selected
+
+    def watched(run: int, selection: plans.Selection) -> list[tuple[plans.PlanView, SwitchView | None]]:
+        asked.append(selection)
+        return real(run, selection)
+
+    monkeypatch.setattr(reads, "all_selected", watched)
+    at = page(show_plans, run=str(story.id), status="rejected")
+    assert not asked, "nothing is made before somebody asks for it"
+    at.button(key="plans_csv").click().run()
+    file = drawings(at)["plans_file"]
+    assert file["name"] == f"run-{story.id}-plans.csv"
+    rows = list(csv.DictReader(io.StringIO(file["text"])))
+    assert len(rows) == plans.count(store, story.id, plans.Selection(statuses=("rejected",))) > 12
+    moved = {plan.version: switch for plan, switch in real(story.id, plans.Selection())}
     assert moved[2] is not None
     assert moved[2].bytes_moved == 1_930_000
-    labels = [button.proto.label for button in page(show_plans, run=str(story.id)).get("download_button")]
-    assert labels[:2] == ["CSV", "JSON"]
-
-
-def test_a_long_list_is_prepared_for_its_download(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.dashboard.views import plans as view
-
-    monkeypatch.setattr(view, "AT_HAND", 20)
-    story = tell_until_now(store, seeded_store.healthy_run)
-    many(story, 40)
-    at = page(show_plans, run=str(story.id))
-    assert "CSV" not in [button.proto.label for button in at.get("download_button")]
-    at.button(key="plans_prepare").click().run()
-    assert "CSV" in [button.proto.label for button in at.get("download_button")]
-    assert len(reads.all_selected(story.id, plans.Selection())) == 41
 
 
 def test_detail_tells_the_whole_story(store: Store) -> None:
@@ -183,6 +183,26 @@ def test_a_rollback_asks_with_the_version_it_returns_to(store: Store, unlocked: 
     at.button(key="plans_rollback").click().run()
     (asked,) = [entry for entry in commands.recent(store, story.id) if entry.kind == "rollback"]
     assert asked.arguments == {"version": 1, "reason": "calmer"}
+
+
+@pytest.mark.parametrize(
+    ("tell", "version", "kind"),
+    [
+        (seeded_store.manual_run, 2, "approve"),
+        (seeded_store.manual_run, 2, "reject"),
+        (seeded_store.straggling_run, 1, "rollback"),
+    ],
+)
+def test_a_reason_typed_just_before_the_button_is_kept(
+    store: Store, unlocked: None, tell: Callable[..., SeededRun], version: int, kind: str
+) -> None:
+    story = tell_until_now(store, tell)
+    alive(store)
+    at = page(show_plans, run=str(story.id), version=str(version))
+    at.text_input(key=f"plans_reason_{story.id}_{version}").set_value("at the last moment")
+    at.button(key=f"plans_{kind}").click().run()
+    (asked,) = [entry for entry in commands.recent(store, story.id) if entry.kind == kind]
+    assert asked.arguments == {"version": version, "reason": "at the last moment"}
 
 
 def test_predicted_against_measured(store: Store) -> None:

@@ -18,7 +18,7 @@ from db import audit, commands, plans, runs
 from db.store import Store
 from tests.app import seeded_store
 from tests.app.seeded_store import alive, tell_until_now
-from tests.app.seeded_world import again, close_world, open_world, page, texts
+from tests.app.seeded_world import again, close_world, drawings, open_world, page, texts
 from tests.app.story_rows import plain
 
 
@@ -100,7 +100,12 @@ def test_downloads_hold_every_run_that_matches(store: Store) -> None:
     assert [row["run"] for row in rows] == [1, 2, 3]
     assert rows[0]["started_by"] == "ada"
     assert rows[0]["stragglers"].startswith("3=2.")
-    json.dumps(rows, default=str)
+    at = page(show_runs, state="open")
+    assert "runs_file" not in drawings(at)
+    at.button(key="runs_json").click().run()
+    file = drawings(again(at))["runs_file"]
+    assert file["name"] == "runs.json", "it stays until the browser has it"
+    assert [row["run"] for row in json.loads(file["text"])] == [3, 1]
 
 
 def test_menus_need_the_token_and_an_open_run(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.dashboard import reads, snapshot, writes
 from app.dashboard.views import live
-from db import plans
+from db import commands, plans
 from db.models import PlanRow
 from db.store import Store
 from tests.app import seeded_store
@@ -125,6 +125,25 @@ def test_what_cannot_work_is_disabled(store: Store, name: str) -> None:
         assert "silent" in buttons[key].help
     is_engine = name == "engine dead"  # then the controller still notes a stop and the mode
     assert [buttons[key].disabled for key in ("live_stop_confirm", "plans_replan")] == [not is_engine] * 2
+
+
+@pytest.mark.parametrize("name", ["engine dead", "controller dead"])
+def test_a_plan_can_be_rejected_as_long_as_the_controller_is_heard(store: Store, name: str) -> None:
+    case = next(entry for entry in CASES if entry.name == name)
+    at = _page("plans", _told(store, replace(case, tell=seeded_store.manual_run)))
+    (reason,) = [entry for entry in at.text_input if entry.key.startswith("plans_reason")]
+    approve, reject = (at.button(key=f"plans_{kind}") for kind in ("approve", "reject"))
+    is_engine = name == "engine dead"
+    assert approve.disabled
+    assert [reject.disabled, reason.disabled] == [not is_engine] * 2
+
+
+def test_a_silent_engine_stands_in_the_way_of_what_it_would_have_to_do(store: Store) -> None:
+    run = _told(store, next(entry for entry in CASES if entry.name == "engine dead"))
+    assert run is not None
+    silent = reads.snapshot(run)
+    possible = {kind for kind in commands.KINDS if not writes.refusal(silent, kind)}
+    assert possible == {"set_mode", "replan", "reject", "propose", "stop"}
 
 
 def test_a_silent_controller_is_known_before_the_engine_is_blamed() -> None:

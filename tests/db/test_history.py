@@ -15,6 +15,7 @@ from db.run_config import RunConfig
 from db.runs import RunView
 from db.store import Store
 from tests.db.conftest import PLAN
+from tests.db.query_plan import query_plan
 from tests.db.telemetry import START, batch, hello, step
 
 
@@ -25,6 +26,17 @@ def test_ranges_and_pages(store: Store, run: RunView) -> None:
     assert [(view.step, view.device) for view in chosen] == [(9, 2), (9, 6), (10, 2), (10, 6)]
     assert history.samples(store, 1, limit=3, offset=8) == history.samples(store, 1)[8:11]
     assert history.last_step(store, 1) == history.steps(store, 1)[-1]
+
+
+def test_the_samples_of_one_device_are_found_by_the_index(store: Store, run: RunView) -> None:
+    recorder.record(store, 1, batch(hello(0), *(step(number) for number in range(1, 21))))
+    chosen = history.samples(store, 1, devices=[3], since_step=5, until_step=18, limit=4, offset=2)
+    assert [(view.step, view.device) for view in chosen] == [(7, 3), (8, 3), (9, 3), (10, 3)]
+    if not store.is_sqlite:
+        pytest.skip("PostgreSQL plans by statistics")
+    plan = query_plan(store, lambda: history.samples(store, 1, devices=[3], since_step=5), of="samples")
+    assert "COVERING INDEX ix_samples_run_device_step (run=? AND device=? AND step>?)" in plan
+    assert "PRIMARY KEY (run=? AND step=? AND device=?)" in plan
 
 
 def test_nothing_yet(store: Store, run: RunView) -> None:

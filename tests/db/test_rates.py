@@ -6,13 +6,13 @@ import math
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import event
 
 from db import rates, recorder, rollup
 from db.errors import InputError
 from db.rates import RateBlock
 from db.runs import RunView
 from db.store import Store
+from tests.db.query_plan import query_plan
 from tests.db.telemetry import batch, hello, step
 
 SPIKE, FAILED, SILENT = 37, 140, 203
@@ -112,15 +112,5 @@ def test_a_few_devices_are_found_by_the_index(store: Store, run: RunView, device
     if not store.is_sqlite:
         pytest.skip("PostgreSQL plans by statistics")
     tell(store, 20)
-    asked: list[tuple[str, object]] = []
-
-    def watch(connection: object, cursor: object, statement: str, values: object, *_: object) -> None:
-        asked.append((statement, values))
-
-    event.listen(store._engine, "before_cursor_execute", watch)
-    raw(store, devices=devices, width=4)
-    event.remove(store._engine, "before_cursor_execute", watch)
-    statement, values = next(entry for entry in asked if "FROM samples" in entry[0])
-    with store._engine.connect() as connection:
-        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
-    assert "USING INDEX ix_samples_run_device_step (run=? AND device=? AND step>? AND step<?)" in str(plan)
+    plan = query_plan(store, lambda: raw(store, devices=devices, width=4), of="samples")
+    assert "USING INDEX ix_samples_run_device_step (run=? AND device=? AND step>? AND step<?)" in plan

@@ -68,6 +68,18 @@ def test_every_situation_is_absorbed(name: str) -> None:
         assert not violations(ranked.plan, cluster=CLUSTER, num_layers=16, global_batch=16, max_tp=4, profile=PROFILE)
 
 
+def test_a_plan_may_be_below_the_capacity_bound() -> None:
+    """Four layers divide by two devices, not by three: the third one's failure costs capacity that was not used."""
+    result = solve(
+        cluster=uniform_cluster(1, 3, memory_bytes=100.0),
+        profile=tiny_profile(num_layers=4),
+        train=TrainSpec(global_batch=6, micro_batch_sizes=(1,), dp_range=(1, 1), max_tp=1),
+        rates={2: math.inf},
+    )
+    assert (result.healthy_s, _step_s(result), result.bound_s) == pytest.approx((12.0, 14.0, 18.0))
+    assert result.gap == pytest.approx(14 / 18 - 1)
+
+
 def test_equal_input_gives_an_equal_result() -> None:
     first, second = (
         solve(cluster=CLUSTER, profile=PROFILE, train=TRAIN, rates=SITUATIONS["S6"], current=START) for _ in range(2)

@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 import streamlit as st
 
 from app.dashboard import audit_table, frame, reads
-from app.dashboard.downloads import csv_text, json_text
+from app.dashboard.download_buttons import download_buttons
 from app.dashboard.live_part import live_part
 from app.dashboard.picture import picture
 from app.dashboard.table import Sorting
-from db.audit import SORTS, AuditView, Filter
+from db.audit import SORTS, Filter
 from db.errors import StoreError
 from db.messages import utc_now
 
@@ -141,27 +141,12 @@ def _narrow() -> None:
 
 
 def _foot(wanted: Filter, sorting: Sorting, page: int, last: int) -> None:
-    def all_matching() -> list[AuditView]:
-        return reads.audit_page(wanted, sorting, limit=MAX_DOWNLOAD, offset=0)
-
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            st.download_button(
-                "CSV",
-                lambda: csv_text(audit_table.records(all_matching())),
-                "audit.csv",
-                "text/csv",
-                icon=":material/download:",
-                key="audit_csv",
-                help=f"All entries that match, the first {MAX_DOWNLOAD:,} at most.",
-            )
-            st.download_button(
-                "JSON",
-                lambda: json_text(audit_table.records(all_matching())),
-                "audit.json",
-                "application/json",
-                icon=":material/download:",
-                key="audit_json",
+            download_buttons(
+                "audit",
+                lambda: audit_table.records(reads.audit_page(wanted, sorting, limit=MAX_DOWNLOAD, offset=0)),
+                key="audit",
                 help=f"All entries that match, the first {MAX_DOWNLOAD:,} at most.",
             )
             picture('<p class="muted">The same by <code>malleus audit</code>.</p>', key="audit_hint")

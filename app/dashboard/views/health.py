@@ -8,7 +8,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.dashboard import frame, health_table, reads
-from app.dashboard.downloads import csv_text, json_text
+from app.dashboard.download_buttons import download_buttons
 from app.dashboard.live_part import live_part
 from app.dashboard.picture import picture
 from app.health import overall
@@ -41,11 +41,7 @@ def _health() -> None:
     kept = [item for item in items if item.state != "ok"] if shown == "not ok" else items
     frame.follow(picture(health_table.health_tables(kept, now=now), key="health_tables"))
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        rows = health_table.records(items)
-        st.download_button(
-            "CSV", csv_text(rows), "health.csv", "text/csv", icon=":material/download:", key="health_csv"
-        )
-        st.download_button(
-            "JSON", json_text(rows), "health.json", "application/json", icon=":material/download:", key="health_json"
+        download_buttons(
+            "health", lambda: health_table.records(items), key="health", help="All of it, also what is not shown."
         )
         picture('<p class="muted">The same by <code>malleus health</code>.</p>', key="health_hint")

@@ -100,7 +100,7 @@ def _actions(snapshot: Snapshot) -> None:
         kwargs={"form": "checkpoint"},
     )
     stopping = writes.settle("stop").command is not None or run.is_stopping
-    why_not = writes.refusal(snapshot, needs_engine=False)
+    why_not = writes.refusal(snapshot, "stop")
     help_ = why_not or ("It is stopping." if stopping else "End the run after the current step.")
     with st.popover("Stop", icon=":material/stop:", disabled=bool(why_not) or stopping, help=help_, key="live_stop"):
         st.markdown(f"**Stop run {run.id}?** It finishes the current step and ends for good.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.dashboard import calibration, frame, palette, reads
-from app.dashboard.downloads import csv_text, json_text
+from app.dashboard.download_buttons import download_buttons
 from app.dashboard.headline import parsed
 from app.dashboard.picture import picture
 from app.dashboard.plot import plot
@@ -33,18 +33,13 @@ def show(snapshot: Snapshot) -> None:
             counts[entry.version] = steps[2]
     html = calibration.large_errors(found, snapshot.episodes, counts, run=run, now=snapshot.now)
     frame.follow(picture(html, key="plans_errors"))
-    rows = calibration.records(found)
     with st.container(horizontal=True, gap="small"):
-        for kind, mime, text in (("csv", "text/csv", csv_text), ("json", "application/json", json_text)):
-            st.download_button(
-                kind.upper(),
-                text(rows),
-                f"run-{run}-predictions.{kind}",
-                mime,
-                icon=":material/download:",
-                key=f"plans_calibration_{kind}",
-                on_click="ignore",
-            )
+        download_buttons(
+            f"run-{run}-predictions",
+            lambda: calibration.records(found),
+            key="plans_calibration",
+            help="All plans that are compared here.",
+        )
 
 
 def _predicted_now(snapshot: Snapshot) -> dict[int, float]:

@@ -24,7 +24,7 @@ LABELS = {"approve": "Approve", "reject": "Reject", "rollback": "Roll back to th
 
 def mode_and_replan(snapshot: Snapshot) -> None:
     """The two buttons at the head of the page."""
-    run, why_not = snapshot.run, writes.refusal(snapshot, needs_engine=False)
+    run, why_not = snapshot.run, writes.refusal(snapshot, "set_mode")
     key = writes.settle("mode").key[:8]  # once a choice is answered, the next one is asked anew
     help_ = why_not or "Who decides on a better plan."
     with st.popover(f"Mode: {run.mode}", disabled=bool(why_not), help=help_, key=f"plans_mode_ask_{key}"):
@@ -48,7 +48,7 @@ def mode_and_replan(snapshot: Snapshot) -> None:
             args=(run.id, "set_mode", {"mode": chosen}),
             kwargs={"form": "mode"},
         )
-    waiting = writes.settle("replan").command is not None
+    waiting, why_not = writes.settle("replan").command is not None, writes.refusal(snapshot, "replan")
     st.button(
         "Replan now",
         key="plans_replan",
@@ -67,19 +67,20 @@ def decision(snapshot: Snapshot, plan: PlanView) -> None:
     if not actions or (actions == ("rollback",) and plan.document is None):
         return
     is_same = _preview(snapshot, plan)
-    why_not = writes.refusal(snapshot)
+    refused = {kind: writes.refusal(snapshot, kind) for kind in actions}
+    why_none = refused[actions[0]] if all(refused.values()) else ""
     form = writes.settle("decide")
     reason = st.text_input(
         "Reason",
-        key=f"plans_reason_{plan.run}_{plan.version}",
+        key=_reason_key(plan.run, plan.version),
         placeholder="why; kept with the plan and in the audit",
         max_chars=writes.MAX_REASON,
-        disabled=bool(why_not),
-        help=why_not or None,
+        disabled=bool(why_none),
+        help=why_none or None,
     )
     with st.container(horizontal=True, gap="small"):
         for kind in actions:
-            blocked = why_not or ("The last decision is under way." if form.command is not None else "")
+            blocked = refused[kind] or ("The last decision is under way." if form.command is not None else "")
             if not blocked and is_same and kind != "reject":
                 blocked = f"It is the same as the active plan v{snapshot.active_version}."
             # The form's own key: once the decision is answered, the confirmation is a new one, and closed.
@@ -92,9 +93,18 @@ def decision(snapshot: Snapshot, plan: PlanView) -> None:
                     key=f"plans_{kind}",
                     type="primary",
                     disabled=bool(blocked),
-                    on_click=writes.decide,
-                    args=(plan.run, kind, plan.version, reason),
+                    on_click=_decide,
+                    args=(plan.run, kind, plan.version),
                 )
+
+
+def _reason_key(run: int, version: int) -> str:
+    return f"plans_reason_{run}_{version}"
+
+
+def _decide(run: int, kind: str, version: int) -> None:
+    arguments = {"version": version, "reason": writes.typed(_reason_key(run, version))}
+    writes.submit(run, kind, arguments, form="decide")
 
 
 def _preview(snapshot: Snapshot, plan: PlanView) -> bool:

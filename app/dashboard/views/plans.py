@@ -13,7 +13,7 @@ import streamlit as st
 
 from app.dashboard import frame, plan_table, reads, run_line, writes
 from app.dashboard.acknowledgements import acknowledgements, refusals
-from app.dashboard.downloads import csv_text, json_text
+from app.dashboard.download_buttons import download_buttons
 from app.dashboard.live_part import live_part
 from app.dashboard.picture import picture
 from app.dashboard.plan_story import last_switches
@@ -25,8 +25,6 @@ from db.plans import SORTS, PlanView, Selection
 
 REFRESH_S = 1.5
 PER_PAGE = 12
-AT_HAND = 200
-"""Up to so many plans a download is at hand; more are prepared when asked for."""
 
 VIEWS = {"plans": "Plans", "calibration": "Predicted against measured", "replay": "Replay a bundle"}
 STATUSES = (
@@ -166,7 +164,7 @@ def _list(snapshot: Snapshot, ticked: list[int]) -> tuple[Selection, int]:
         st.session_state["plans_sorting"] = sorting.toggled(target[1]["column"])
         st.rerun(scope="fragment")
     frame.follow(target)
-    _foot(run, selection, ticked, number)
+    _foot(run, selection, ticked)
     return selection, page
 
 
@@ -191,42 +189,16 @@ def _selection(run: int) -> Selection:
     )
 
 
-def _foot(run: int, selection: Selection, ticked: list[int], number: int) -> None:
+def _foot(run: int, selection: Selection, ticked: list[int]) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        if number > AT_HAND:
-            st.button(
-                f"Prepare {number:,} plans",
-                key="plans_prepare",
-                icon=":material/hourglass:",
-                help="All plans that the filters leave, as a file to download.",
-                on_click=_prepare,
-                args=(run, selection),
-            )
-        prepared = st.session_state.get("plans_prepared", {})
-        texts = prepared.get((run, selection)) if number > AT_HAND else _texts(run, selection)
-        for kind, mime in (("csv", "text/csv"), ("json", "application/json")) if texts else ():
-            st.download_button(
-                kind.upper(),
-                texts[kind],
-                f"run-{run}-plans.{kind}",
-                mime,
-                icon=":material/download:",
-                key=f"plans_{kind}",
-                help="All plans that the filters leave, not only this page.",
-                on_click="ignore",
-            )
+        download_buttons(
+            f"run-{run}-plans",
+            lambda: [plan_table.record(plan, switch) for plan, switch in reads.all_selected(run, selection)],
+            key="plans",
+            help="All plans that the filters leave, not only this page.",
+        )
         hints = ("Tick one to see it, two to compare.", "Tick a second one to compare.", "")
         picture(f'<p class="muted">{hints[min(len(ticked), 2)]}</p>', key="plans_hint")
-
-
-def _prepare(run: int, selection: Selection) -> None:
-    """Many plans are read once, when somebody asks for them, and not at every refresh."""
-    st.session_state["plans_prepared"] = {(run, selection): _texts(run, selection)}
-
-
-def _texts(run: int, selection: Selection) -> dict[str, str]:
-    rows = [plan_table.record(plan, switch) for plan, switch in reads.all_selected(run, selection)]
-    return {"csv": csv_text(rows), "json": json_text(rows)}
 
 
 def _restore(key: str, given: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ import streamlit as st
 
 from app.dashboard import frame, reads, run_form, writes
 from app.dashboard.acknowledgements import acknowledgements, refusals
-from app.dashboard.downloads import csv_text, json_text
+from app.dashboard.download_buttons import download_buttons
 from app.dashboard.live_part import live_part
 from app.dashboard.picture import picture
 from app.dashboard.run_start_line import is_settled, run_start_line
@@ -182,19 +182,12 @@ def _foot(kept: list[RunView], last: int, number: int) -> None:
     ids = [run.id for run in kept]
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         with st.container(horizontal=True, gap="small"):
-            for label, file, kind, write in (
-                ("CSV", "runs.csv", "text/csv", csv_text),
-                ("JSON", "runs.json", "application/json", json_text),
-            ):
-                st.download_button(
-                    label,
-                    lambda write=write: write(records([reads.snapshot(run) for run in ids])),  # type: ignore[misc]
-                    file,
-                    kind,
-                    icon=":material/download:",
-                    key=f"runs_{label.lower()}",
-                    help="All runs that match the filter.",
-                )
+            download_buttons(
+                "runs",
+                lambda: records([reads.snapshot(run) for run in ids]),
+                key="runs",
+                help="All runs that match the filter.",
+            )
         if last > 1:
             st.number_input("Page", 1, last, value=number, key="runs_page", width=140, help=f"{last} pages")
 

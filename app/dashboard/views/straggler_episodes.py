@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.dashboard import frame, reads
 from app.dashboard import quantities as q
-from app.dashboard.downloads import csv_text, json_text
+from app.dashboard.download_buttons import download_buttons
 from app.dashboard.episode_table import CAUSES, EpisodeEntry, chosen, entries_of, episode_table, records, sorting
 from app.dashboard.picture import picture
 from app.dashboard.snapshot import Snapshot
@@ -84,14 +84,12 @@ def _filters(entries: list[EpisodeEntry], view: View) -> None:
 def _foot(snapshot: Snapshot, kept: list[EpisodeEntry], page: int, last: int) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            rows, name = records(kept), f"run-{snapshot.run.id}-episodes"
-            st.download_button(
-                "CSV", csv_text(rows), f"{name}.csv", "text/csv", icon=":material/download:", key=f"{_BOX}csv"
+            download_buttons(
+                f"run-{snapshot.run.id}-episodes",
+                lambda: records(kept),
+                key="episodes",
+                help="All episodes that the filters leave, not only this page.",
             )
-            st.download_button(
-                "JSON", json_text(rows), f"{name}.json", "application/json", icon=":material/download:",
-                key=f"{_BOX}json",
-            )  # fmt: skip
             picture(f'<p class="muted">{q.count(len(kept))} listed</p>', key="stragglers_listed")
         if last > 1:
             st.session_state[f"{_BOX}page"] = page

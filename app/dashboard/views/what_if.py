@@ -16,7 +16,7 @@ from app.dashboard import frame, reads, what_if_draft, what_if_table, writes
 from app.dashboard import quantities as q
 from app.dashboard.acknowledgements import refusals
 from app.dashboard.device_grid import Cell, cell_state, grid, legend
-from app.dashboard.downloads import csv_text, json_text
+from app.dashboard.download_buttons import download_buttons
 from app.dashboard.live_part import live_part
 from app.dashboard.picture import picture
 from app.dashboard.plan_map import place
@@ -321,10 +321,8 @@ def _history(shown: int | None, draft: Draft) -> None:
     frame.follow(picture(table, key="what_if_history"))
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         with st.container(horizontal=True, gap="small"):
-            rows, icon = what_if_table.records(entries), ":material/download:"
-            st.download_button("CSV", csv_text(rows), "what-ifs.csv", "text/csv", icon=icon, key="what_if_csv")
-            st.download_button(
-                "JSON", json_text(rows), "what-ifs.json", "application/json", icon=icon, key="what_if_json"
+            download_buttons(
+                "what-ifs", lambda: what_if_table.records(entries), key="what_if", help="The what-ifs of this page."
             )
         if last > 1:
             st.number_input("Page", 1, last, key="what_if_page", width=140, help=f"{number} on {last} pages")

@@ -132,7 +132,7 @@ def _proposal(id: int, run: int, found: Plan) -> None:
         return
     active = snapshot.active_plan
     plan = proposal(found, () if active is None else active.failed)
-    blocked = writes.refusal(snapshot)
+    blocked = writes.refusal(snapshot, "propose")
     if not blocked and plan == active:
         blocked = f"It is what run {run} runs already (plan v{snapshot.active_version})."
     form = writes.settle("propose")
@@ -165,9 +165,7 @@ def _proposal(id: int, run: int, found: Plan) -> None:
 
 
 def _propose(run: int, plan: Plan, id: int) -> None:
-    """Reads the reason when the button is pressed: what was typed just before is in no drawn page yet."""
-    reason = st.session_state.get(f"what_if_reason_{id}") or ""
-    arguments = {"document": plan.to_json(), "reason": reason, "what_if": id}
+    arguments = {"document": plan.to_json(), "reason": writes.typed(f"what_if_reason_{id}"), "what_if": id}
     writes.submit(run, "propose", arguments, form="propose")
 
 
