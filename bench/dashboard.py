@@ -56,7 +56,7 @@ WARM_S, COLD_S, REFRESH_S = 2.5, 5.0, 0.5
 
 NUM_BROWSERS = 3
 PAGES = (
-    Page(name="Runs", address="/runs", sign="table[aria-label=Runs] tbody tr"),
+    Page(name="Runs", address="/", sign="table[aria-label=Runs] tbody tr"),
     Page(name="Live", address="/live?run={run}", sign=".plot .main-svg"),
     Page(name="Live, one device", address="/live?run={run}&device=0", sign="text=Rate of device 0"),
     Page(name="Live, all steps", address="/live?run={run}&window=all", sign=".plot .main-svg"),
