@@ -11,45 +11,58 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from app.dashboard import reads
+from app.dashboard.reads import audit, drills, feed, system
 from db.store import Store
 from tests.app.seeded_store import database_url
 
 TOKEN = "a-token-for-tests"
 
+CACHED = (
+    reads.all_runs,
+    reads.run,
+    reads.origins,
+    reads.beats,
+    reads.health,
+    system._store_facts,
+    reads.plan_page,
+    reads.num_plans,
+    reads.plan_triggers,
+    reads.plan_story,
+    reads.plans_that_ran,
+    reads.plan_steps,
+    reads.all_selected,
+    reads.drill_steps,
+    reads.drill_injections,
+    drills._commands,
+    drills._audit,
+    reads.audit_choices,
+    audit._audit_page,
+    audit._audit_count,
+)
+
 
 def open_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Points the dashboard at an empty store in the folder, and opens it. The caller closes it."""
+    """Points the dashboard at an empty store in the folder, and opens it. The caller closes it.
+
+    A snapshot of a run that has not ended is read anew each time; `look_again` forgets the other reads.
+    """
     monkeypatch.setenv("MALLEUS_HOME", str(folder))
     monkeypatch.setenv("MALLEUS_TOKEN", TOKEN)
     monkeypatch.delenv("MALLEUS_DATABASE_URL", raising=False)
+    monkeypatch.setattr(feed, "FRESH_S", -1.0)
     st.cache_resource.clear()
     return Store.open(database_url(folder), migrate=True)
 
 
 def look_again() -> None:
-    """Forgets what the dashboard has read in the last moment."""
-    from app.dashboard import reads
-
-    plans = (
-        "_plan_page",
-        "_num_plans",
-        "_plan_triggers",
-        "_plan_story",
-        "_plans_that_ran",
-        "_plan_steps",
-        "_all_selected",
-    )
-    health = ("_health", "_store_facts", "_audit_page", "_audit_count", "_audit_choices")
-    for name in ("_runs", "_run", "_beats", *plans, "_commands", "_audit", *health):
-        getattr(reads, name).clear()
-    for name in ("_drill_steps", "_injections", "_origins"):
-        getattr(reads, name).clear()
+    """Forgets what the dashboard has read in the last moment; store, settings and the feeds of runs stay."""
+    for cached in CACHED:
+        cached.clear()
 
 
 def close_world(store: Store) -> None:
     """Closes the dashboard's own store too, so that no connection is left behind."""
-    from app.dashboard import reads
-
     try:
         reads.store().close()
     finally:

@@ -40,7 +40,6 @@ EVE = ADA | {"email": "eve@elsewhere.net"}
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     opened = open_world(tmp_path, monkeypatch)
-    monkeypatch.setattr(reads, "FRESH_S", -1.0)
     monkeypatch.setattr(writes, "ATTEMPTS", Attempts())
     yield opened
     close_world(opened)

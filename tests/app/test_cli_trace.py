@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from app.cli import main
-from app.dashboard import reads
 from app.trace_file import read_meta
 from db import audit, episodes, history, plans, runs
 from db.errors import InputError
@@ -28,7 +27,6 @@ META = "trial_name: X\ndp_size: 3\npp_size: 3\ntp_size: 2\nvpp_size: 1\nworld_si
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     opened = open_world(tmp_path, monkeypatch)
-    monkeypatch.setattr(reads, "FRESH_S", -1.0)
     yield opened
     close_world(opened)
 

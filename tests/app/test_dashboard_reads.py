@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.dashboard import reads
+from app.dashboard.reads import feed, progress, series
 from db import history, plans
 from db.errors import InputError, StoreError
 from db.plans import PlanView
@@ -24,7 +25,6 @@ BEGIN = datetime(2026, 3, 2, 14, 0, tzinfo=UTC)
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     opened = open_world(tmp_path, monkeypatch)
-    monkeypatch.setattr(reads, "FRESH_S", -1.0)  # every read looks again
     yield opened
     close_world(opened)
 
@@ -63,7 +63,7 @@ def test_a_refresh_reads_only_new_steps(store: Store, monkeypatch: pytest.Monkey
 
 
 def test_a_long_run_is_thinned(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "MAX_POINTS", 100)
+    monkeypatch.setattr(series, "MAX_POINTS", 100)
     story = seeded_store.healthy_run(store, begin_at=BEGIN, num_steps=1_000)
     found = reads.snapshot(story.id)
     assert len(found.steps) <= 100
@@ -94,11 +94,11 @@ def test_device_rates_grow_and_keep_odd_values(store: Store) -> None:
 
 
 def test_device_rates_are_thinned_to_their_extremes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "MAX_POINTS", 20)
+    monkeypatch.setattr(series, "MAX_POINTS", 20)
     rates = [(step, 1.0) for step in range(500)]
     rates[321] = (321, 9.0)
     rates[7] = (7, math.nan)
-    thin = reads._thinned(rates)
+    thin = series.thinned(rates)
     assert len(thin) <= 20
     assert (321, 9.0) in thin
     assert any(math.isnan(rate) for _, rate in thin)
@@ -120,7 +120,7 @@ def test_the_series_follows_an_attempt_that_was_seen_before_its_first_step(store
     story.start()
     assert reads.snapshot(story.id).steps[-1].step == 29
     story.steps(3)
-    reads._feed(str(reads.store()), story.id)._read_at = -math.inf
+    progress._feed(story.id)._read_at = -math.inf
     assert [(step.step, step.attempt) for step in reads.snapshot(story.id).steps][-4:] == [
         (19, "first"),
         (20, "second"),
@@ -204,7 +204,7 @@ def test_a_plan_at_its_end_is_read_once(store: Store, monkeypatch: pytest.Monkey
 
 
 def test_episodes_that_end_and_switches_are_followed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "RECENT_EPISODES", 1)
+    monkeypatch.setattr(feed, "RECENT_EPISODES", 1)
     story = SeededRun(store, config_of("many"), begin_at=BEGIN).start().steps(8)
     for device, rate in ((1, 2.57), (2, 5.42), (3, 1.4)):
         story.rates[device] = rate

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.dashboard import audit_table, reads
+from app.dashboard import audit_table
 from app.dashboard.table import Sorting
 from db import audit
 from db.audit import AuditView
@@ -34,7 +34,6 @@ def show_audit() -> None:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     opened = open_world(tmp_path, monkeypatch)
-    monkeypatch.setattr(reads, "FRESH_S", -1.0)
     yield opened
     close_world(opened)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.dashboard import reads
 from db.store import SCHEMA_REVISION, Store
 from tests.app import seeded_store
 from tests.app.healthy_beats import beat_healthily
@@ -28,7 +27,6 @@ def show_health() -> None:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     opened = open_world(tmp_path, monkeypatch)
-    monkeypatch.setattr(reads, "FRESH_S", -1.0)
     yield opened
     close_world(opened)
 

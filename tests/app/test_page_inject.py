@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from app.dashboard import reads
 from db import commands, injections
 from db.messages import utc_now
 from db.schedule import Entry, arguments
@@ -28,7 +27,6 @@ def show_inject() -> None:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     opened = open_world(tmp_path, monkeypatch)
-    monkeypatch.setattr(reads, "FRESH_S", -1.0)
     yield opened
     close_world(opened)
 

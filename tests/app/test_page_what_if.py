@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.dashboard import reads
 from db import commands, heartbeats, what_ifs
 from db.store import Store
 from planner.worker import solve_what_if
@@ -30,7 +29,6 @@ def show_what_if() -> None:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     opened = open_world(tmp_path, monkeypatch)
-    monkeypatch.setattr(reads, "FRESH_S", -1.0)
     yield opened
     close_world(opened)
 

@@ -50,7 +50,6 @@ PAGES = (show_runs, show_live, show_inject, show_plans)
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     opened = open_world(tmp_path, monkeypatch)
-    monkeypatch.setattr(reads, "FRESH_S", -1.0)
     yield opened
     close_world(opened)
 
