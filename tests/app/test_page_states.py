@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
-from app.dashboard import snapshot, writes
+from app.dashboard import reads, snapshot, writes
 from app.dashboard.reads.source import FRESH_S
 from app.dashboard.views import live
 from db import commands, plans
