@@ -17,9 +17,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +31,7 @@ from db import commands
 from db.settings import Settings
 from db.store import Store
 from tests.app import seeded_store
+from tests.app.local_world import free_port, wait_for
 from tests.app.seeded_run import SeededRun
 from tests.app.seeded_store import alive, database_url, tell_until_now
 from tests.app.seeded_world import TOKEN
@@ -84,33 +87,39 @@ class Watched:
             self.problems.append(f"fetched {request.url}")
 
 
-@pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("home")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The dashboard's own server on the store in a folder: its address and its process; it writes `dashboard.log`."""
+    port = free_port()
     environ = {**os.environ, "MALLEUS_HOME": str(folder), "MALLEUS_TOKEN": TOKEN, "MALLEUS_PORT": str(port)}
     environ.pop("MALLEUS_DATABASE_URL", None)
     argv, environment = command(Settings.from_env(environ), environ)
+    with (folder / "dashboard.log").open("wb") as log:
+        server = subprocess.Popen(argv, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: _answers(url + HEALTH_PATH) or server.poll() is not None, "the dashboard comes up", WAIT_S)
+        assert server.poll() is None, (folder / "dashboard.log").read_text()
+        yield url, server
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("home")
     with Store.open(database_url(folder), migrate=True) as store:
         story = tell_until_now(store, seeded_store.straggling_run)
         ended = threading.Event()
         player = threading.Thread(target=_play, args=(story, ended))
         player.start()
-        log = (folder / "dashboard.log").open("wb")
-        server = subprocess.Popen(argv, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
         try:
-            url = f"http://127.0.0.1:{port}"
-            _until(lambda: _answers(url + HEALTH_PATH) or server.poll() is not None)
-            assert server.poll() is None, (folder / "dashboard.log").read_text()
-            yield Installation(url=url, store=store, story=story, server=server)
+            with serving(folder) as (url, server):
+                yield Installation(url=url, store=store, story=story, server=server)
         finally:
-            server.terminate()
-            server.wait(timeout=20)
             ended.set()
             player.join()
-            log.close()
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +221,19 @@ def test_zoom_and_selection_survive_refreshes(installation: Installation, page: 
     page.wait_for_function(f"document.querySelector('.plot').data.at(-1).x.length > {step + 1}")
     assert page.evaluate("document.querySelector('.plot').layout.xaxis.range") == zoomed
     assert page.locator("button.cell[data-pick='3']").get_attribute("aria-pressed") == "true"
+
+
+def test_a_click_while_the_plot_library_is_on_its_way_costs_no_chart(
+    installation: Installation, page: Any, watched: Watched
+) -> None:
+    held: list[Any] = []
+    page.route("**/plotly.min.js*", lambda route: held.append(route))
+    with page.expect_request("**/plotly.min.js*"):
+        page.goto(f"{installation.url}/live?run=1")
+    page.mouse.click(700, 60)
+    held.pop().continue_()
+    page.wait_for_selector(".plot .main-svg")
+    assert watched.problems == []
 
 
 def test_writes_need_the_token_and_end_in_an_acknowledgement(installation: Installation, page: Any) -> None:
@@ -317,11 +339,3 @@ def _answers(url: str) -> bool:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "the dashboard did not come up"
-        pause.wait(0.1)

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,20 +9,15 @@ from typing import Any
 
 import pytest
 
-from app.dashboard.launch import HEALTH_PATH, command
 from db import audit
-from db.settings import Settings
 from db.store import Store
 from tests.app import seeded_store
 from tests.app.healthy_beats import beat_healthily
 from tests.app.seeded_store import database_url, tell_until_now
 from tests.app.seeded_world import TOKEN
+from tests.app.test_browser import CHROMIUM, WAIT_S, browser, serving
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
-WAIT_S = 40.0
+__all__ = ["browser"]  # a fixture of this module too
 
 pytestmark = [
     pytest.mark.browser,
@@ -49,39 +37,11 @@ class Installation:
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("home")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environ = {**os.environ, "MALLEUS_HOME": str(folder), "MALLEUS_TOKEN": TOKEN, "MALLEUS_PORT": str(port)}
-    environ.pop("MALLEUS_DATABASE_URL", None)
-    argv, environment = command(Settings.from_env(environ), environ)
     with Store.open(database_url(folder), migrate=True) as store:
         tell_until_now(store, seeded_store.drifting_run)
         beat_healthily(store, run=1)
-        log = folder / "dashboard.log"
-        with log.open("wb") as out:
-            server = subprocess.Popen(argv, env=environment, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
-        try:
-            url = f"http://127.0.0.1:{port}"
-            deadline = time.monotonic() + WAIT_S
-            while not _answers(url + HEALTH_PATH):
-                assert server.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.1)
-            yield Installation(url=url, store=store, log=log)
-        finally:
-            server.terminate()
-            server.wait(timeout=20)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
+        with serving(folder) as (url, _):
+            yield Installation(url=url, store=store, log=folder / "dashboard.log")
 
 
 @pytest.fixture
@@ -174,11 +134,3 @@ def test_what_one_browser_unlocks_another_does_not_see(installation: Installatio
     assert TOKEN not in installation.log.read_text()
     (entry,) = audit.find(installation.store, audit.Filter(action="access.unlock"))
     assert (entry.actor, entry.result) == ("ada", "ok")
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except (OSError, urllib.error.URLError):
-        return False

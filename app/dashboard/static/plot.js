@@ -56,7 +56,7 @@ export default function (component) {
 
 function draw(root) {
   const figure = root.waiting;
-  if (!figure || !root.isConnected) return;
+  if (!figure || !root.isConnected || !window.Plotly) return; // who loads the library draws when it has come
   root.waiting = null;
   window.Plotly.react(root, figure.data, figure.layout, figure.config).then(() => {
     if (!root.isDrawn) root.on("plotly_click", (event) => clicked(root, event.points));
