@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.dashboard import quantities as q
 from app.dashboard.palette import LIGHT, Palette
 from app.plan_text import plan_text
 from planner.cost import Event, timeline
@@ -240,7 +241,7 @@ def _pipelines(plan: Plan) -> str:
 def _devices(devices: Sequence[int], rates: Mapping[int, float]) -> str:
     """`devices 8-15`, `device 3 (2.57x)`."""
     slowest = max(rates.get(device, 1.0) for device in devices)
-    mark = f" ({slowest:.3g}x)" if slowest != 1 and math.isfinite(slowest) else ""
+    mark = f" ({q.rate(slowest)})" if slowest != 1 and math.isfinite(slowest) else ""
     is_run = len(devices) > 2 and list(devices) == list(range(devices[0], devices[0] + len(devices)))
     names = f"{devices[0]}-{devices[-1]}" if is_run else " ".join(map(str, devices))
     return f"{'device' if len(devices) == 1 else 'devices'} {names}{mark}"

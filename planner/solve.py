@@ -164,8 +164,8 @@ def solve(
         status, reason = "no-better-plan", "no plan is predicted to be faster than the current one"
     else:
         status = "improved"
-        reason = f"predicted step {ranked[0].step_s:.6g} s" + (
-            f" instead of {current_s:.6g} s" if current_s is not None else ""
+        reason = f"predicted step {ranked[0].step_s:.3f} s" + (
+            f" instead of {current_s:.3f} s" if current_s is not None else ""
         )
     return SolveResult(
         status=status,

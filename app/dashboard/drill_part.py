@@ -58,7 +58,7 @@ def show(snapshot: Snapshot) -> int | None:
     report = _report(command, following, snapshot)
     if report is not None:
         _card(report, snapshot)
-    _chart(snapshot)
+    _chart(snapshot, report)
     return chosen
 
 
@@ -124,16 +124,21 @@ def _card(report: DrillReport, snapshot: Snapshot) -> None:
         )
 
 
-def _chart(snapshot: Snapshot) -> None:
-    points = snapshot.points(reads.steps(snapshot.run.id, num_last=CHART_STEPS))
+def _chart(snapshot: Snapshot, report: DrillReport | None) -> None:
+    """The steps of the drill, from a little before it on."""
+    run, newest = snapshot.run, snapshot.run.step or 0
+    first = max(0, (newest - CHART_STEPS if report is None else report.first_step - BEFORE_STEPS) + 1)
+    last = newest if report is None else min(newest, max(report.last_step, first + CHART_STEPS - 1))
+    points = snapshot.points(reads.steps_between(run.id, first, last))
     if not points:
         return
-    marks = [mark for mark in snapshot.marks() if mark.at >= points[0].at]
+    end_at = snapshot.now if last == newest else points[-1].at
+    marks = [mark for mark in snapshot.marks() if points[0].at <= mark.at <= end_at]
     figure = charts.run_chart(
         points,
         marks,
         palette=palette.DARK if st.context.theme.type == "dark" else palette.LIGHT,
-        revision=f"inject/{snapshot.run.id}",
+        revision=f"inject/{run.id}/{0 if report is None else report.drill}",
         has_loss=False,
     )
     plot(figure, key="inject_chart", alt=charts.description(points, marks))

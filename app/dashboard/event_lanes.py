@@ -21,12 +21,13 @@ MAX_LINES = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something that happened: which lane, when, and in words who and why."""
+    """Something that happened: which lane, when, and in words who and why. An end is drawn hollow."""
 
     kind: MarkKind
     at: datetime
     text: str
     is_bad: bool = False
+    is_end: bool = False
 
 
 _SYMBOLS: dict[MarkKind, str] = {
@@ -59,7 +60,7 @@ def lane_traces(marks: Sequence[Mark], palette: Palette) -> list[dict[str, Any]]
             "text": [escape(mark.text) for mark in marks if mark.kind == kind],
             "hovertemplate": "%{text}<extra></extra>",
             "marker": {
-                "symbol": _SYMBOLS[kind],
+                "symbol": [_SYMBOLS[kind] + "-open" * mark.is_end for mark in marks if mark.kind == kind],
                 "size": 9,
                 "color": [_mark_color(mark, palette) for mark in marks if mark.kind == kind],
                 "line": {"width": 1.5, "color": [_mark_color(mark, palette) for mark in marks if mark.kind == kind]},

@@ -100,14 +100,16 @@ def strip_axis(nodes: Sequence[Sequence[int]]) -> dict[str, Any]:
 
 
 def outlines(devices: Sequence[int], palette: Palette, axis: str) -> list[dict[str, Any]]:
-    """Marks at the left edge of the rows of chosen devices."""
+    """Marks between the names and the rows of chosen devices."""
     return [
         {
             "type": "rect",
             "xref": "paper",
             "yref": axis,
-            "x0": -0.005,
-            "x1": -0.0015,
+            "xsizemode": "pixel",
+            "xanchor": 0,
+            "x0": -6,
+            "x1": -2,
             "y0": device - 0.5,
             "y1": device + 0.5,
             "fillcolor": palette.accent,

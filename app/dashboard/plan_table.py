@@ -143,7 +143,7 @@ def _cells(plan: PlanView, switch: SwitchView | None, parent: PlanView | None, n
         q.num_bytes(switch.bytes_moved)
         if is_applied and switch is not None
         else f'<span class="muted">about {q.num_bytes(float(moved))}</span>'
-        if isinstance(moved, int | float)
+        if isinstance(moved, int | float) and moved > 0
         else q.UNKNOWN,
         q.seconds(switch.pause_s) if is_applied and switch is not None else q.UNKNOWN,
     ]

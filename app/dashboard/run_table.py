@@ -121,7 +121,7 @@ def _cells(snapshot: Snapshot, why_not: str) -> list[str]:
     here = {"run": run.id}
     return [
         f"{link(f'{run.id} · {run.name}', 'live', here)}"
-        f'<span class="sub">{config.model.num_layers} layers x {config.model.hidden_size}</span>',
+        f'<span class="sub">{config.model.num_layers} layers {q.TIMES} {config.model.hidden_size}</span>',
         badge(snapshot) + _reason(run),
         f'<span class="strip-count">{q.count(config.num_devices)}</span>{strip(snapshot.rates, config.nodes)}',
         _slow(stragglers(snapshot)) if run.is_open else '<span class="muted">none</span>',

@@ -277,7 +277,8 @@ def _injection_marks(injections: Sequence[InjectionView]) -> list[Mark]:
             )
             marks.append(Mark(kind="injected", at=entry.applied_at, text=text))
         if entry.cleared_at is not None and entry.applied_at is not None:
-            marks.append(Mark(kind="injected", at=entry.cleared_at, text=f"injection on device {entry.device} cleared"))
+            text = f"injection on device {entry.device} cleared"
+            marks.append(Mark(kind="injected", at=entry.cleared_at, text=text, is_end=True))
     return marks
 
 
@@ -288,7 +289,7 @@ def _shift_marks(episodes: Sequence[EpisodeView]) -> list[Mark]:
         marks.append(Mark(kind="shift", at=episode.start_at, text=f"{text} (cause: {episode.cause})"))
         if episode.end_at is not None:
             text = f"device {episode.device} has recovered at step {q.count(episode.end_step)}"
-            marks.append(Mark(kind="shift", at=episode.end_at, text=text))
+            marks.append(Mark(kind="shift", at=episode.end_at, text=text, is_end=True))
     return marks
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from app.dashboard.chart_style import frame
 from app.dashboard.palette import Palette
 from app.plan_timeline import figure, shown_pipelines
 from planner.cost import timeline
@@ -36,9 +37,11 @@ def step_timeline(
         return None
     shown = shown_pipelines(events, most_events=MOST_EVENTS)
     chart = figure(plan, events, profile=profile, rates=rates, shown=shown, palette=palette)
-    chart["layout"]["xaxis"]["range"] = [0, 1.01 * end_s]
-    chart["layout"]["margin"] |= {"t": 30, "l": LANE_NAMES_PX}
-    chart["layout"]["height"] -= 50
+    layout = chart["layout"]
+    style = frame(palette, height=layout["height"] - 50, top=30, bottom=50, revision="")
+    layout |= {name: style[name] for name in ("height", "font", "paper_bgcolor", "plot_bgcolor", "hoverlabel")}
+    layout["xaxis"]["range"] = [0, 1.01 * end_s]
+    layout["margin"] = style["margin"] | {"l": LANE_NAMES_PX}
     chart["config"] = {"displayModeBar": False, "responsive": True}
     note = "" if len(shown) == plan.dp_degree else f"The {len(shown)} slowest of {plan.dp_degree} pipelines."
     return chart, note

@@ -73,6 +73,15 @@ def test_few_points_still_draw(points: list[StepPoint]) -> None:
     assert high > 0
 
 
+def test_an_end_is_drawn_hollow() -> None:
+    marks = [
+        Mark(kind="injected", at=BEGIN, text="device 3 injected"),
+        Mark(kind="injected", at=BEGIN + timedelta(seconds=4), text="injection on device 3 cleared", is_end=True),
+    ]
+    lane = next(trace for trace in figure([point(0), point(3)], marks)["data"] if trace["mode"] == "markers")
+    assert lane["marker"]["symbol"] == ["triangle-down", "triangle-down-open"]
+
+
 def test_a_slow_first_step_does_not_flatten_the_line() -> None:
     points = [point(0, step_s=90.0, phase="first"), *(point(step) for step in range(1, 20))]
     assert figure(points)["layout"]["yaxis2"]["range"][1] < 2

@@ -197,7 +197,7 @@ def test_timelines_share_their_axis(demo: Answer) -> None:
         layout = drawn[0]["layout"]
         assert layout["xaxis"]["range"] == pytest.approx([0, 3.03])
         assert layout["margin"]["l"] == LANE_NAMES_PX
-        assert layout["paper_bgcolor"] == colors.surface
+        assert layout["font"]["color"] == colors.muted
     assert step_timeline(demo.current, demo.profile, {0: math.inf}, palette.LIGHT, end_s=3.0) is None
 
 

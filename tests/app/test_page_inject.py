@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.dashboard.drill_part import CHART_STEPS
 from db import commands, injections
 from db.messages import utc_now
 from db.schedule import Entry, arguments
@@ -14,7 +15,7 @@ from db.store import Store
 from tests.app import seeded_store
 from tests.app.seeded_run import SeededRun
 from tests.app.seeded_store import alive, tell_until_now
-from tests.app.seeded_world import again, close_world, open_world, page, texts
+from tests.app.seeded_world import again, close_world, drawings, open_world, page, texts
 from tests.app.story_rows import plain
 
 
@@ -88,6 +89,17 @@ def test_an_uploaded_file_takes_the_place_of_the_text(store: Store, story: Seede
     assert at.text_area(key="inject_text").value == "0,6,3.75\n"
     at.button(key="inject_play").click().run()
     assert commands.recent(store, story.id)[0].arguments["name"] == "drill.csv"
+
+
+def test_the_chart_shows_the_drill_however_long_ago_it_was(store: Store, story: SeededRun) -> None:
+    story.heal(3).steps(3 * CHART_STEPS)
+    at = page(show_inject, run=str(story.id))
+    (command,) = (entry for entry in commands.recent(store, story.id) if entry.kind == "inject")
+    begun = command.applied_step
+    assert begun is not None
+    traces = drawings(at)["inject_chart"]["figure"]["data"]
+    shown = [step for step, _, _ in next(trace["customdata"] for trace in traces if "customdata" in trace)]
+    assert shown[0] < begun < shown[-1] < story.step - 1
 
 
 def test_a_play_is_followed_and_ended(store: Store, story: SeededRun) -> None:

@@ -132,6 +132,14 @@ def test_what_is_asked_from_a_menu_is_answered(store: Store, unlocked: None) -> 
     assert "Stop run 1?" not in said
 
 
+def test_the_form_is_opened_from_the_list(store: Store) -> None:
+    three(store)
+    at = page(show_runs)
+    at.button(key="runs_new").click()
+    assert again(at).query_params["new"]
+    assert not [entry for entry in at.button if entry.key == "runs_new"], "it is open"
+
+
 def test_an_open_form_is_checked_as_one_types(store: Store, unlocked: None) -> None:
     alive(store)
     at = page(show_runs, new="demo")

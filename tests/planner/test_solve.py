@@ -98,6 +98,12 @@ def test_staying_is_a_result() -> None:
     assert result.best.moved_bytes == 0
 
 
+def test_the_reason_names_both_steps_to_the_millisecond() -> None:
+    result = solve(cluster=CLUSTER, profile=PROFILE, train=TRAIN, rates=SITUATIONS["S1"], current=START)
+    assert result.current_s is not None
+    assert result.reason == f"predicted step {_step_s(result):.3f} s instead of {result.current_s:.3f} s"
+
+
 def test_a_plan_that_cannot_run_any_more_takes_forever() -> None:
     result = solve(cluster=CLUSTER, profile=PROFILE, train=TRAIN, rates={0: math.inf}, current=START)
     assert result.current_s == math.inf

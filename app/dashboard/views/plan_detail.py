@@ -130,7 +130,7 @@ def _search(snapshot: Snapshot, plan: PlanView, runner: int | None) -> None:
     """What else the search found, and what it said."""
     runners, log = plan_facts.runners_up(plan, runner), plan_facts.solver_log(plan)
     if runners:
-        with st.expander("Runner-ups", expanded=runner is not None, key=f"plans_runners_{plan.run}_{plan.version}"):
+        with st.expander("Runners-up", expanded=runner is not None, key=f"plans_runners_{plan.run}_{plan.version}"):
             frame.follow(picture(runners, key="plans_runners"))
             document = None if runner is None else plan_facts.runner_up(plan, runner)
             if document is not None:

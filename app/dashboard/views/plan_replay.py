@@ -19,7 +19,7 @@ _STARTED = "plans_replay_id"
 
 INTRO = (
     "The search is deterministic: the same input gives the same plan. A replay hands a bundle to the planner again, in "
-    "a process of its own, and compares plan, predicted step, bound and runner-ups with what the bundle says."
+    "a process of its own, and compares plan, predicted step, bound and runners-up with what the bundle says."
 )
 
 

@@ -38,16 +38,6 @@ def show() -> None:
     if run_form.opened():
         picture('<div class="run-line"><span class="run-name">Start a run</span></div>', key="start_head")
         run_form.show()
-    else:
-        with st.container(horizontal=True, horizontal_alignment="right", key="runs_actions"):
-            st.button(
-                "Start a run",
-                key="runs_new",
-                icon=":material/add:",
-                type="primary",
-                on_click=run_form.open_with,
-                args=(preset_names()[0],),
-            )
     started = st.query_params.get("started", "")
     if started.isdigit():
         live_part(_started, every_s=REFRESH_S / 2)(int(started))
@@ -76,6 +66,7 @@ def _runs() -> None:
     try:
         found = reads.all_runs(limit=500)
         if not found:
+            _start_button()
             frame.nothing_to_show("")
             return
         _list(found)
@@ -83,26 +74,36 @@ def _runs() -> None:
         frame.broken(error)
 
 
+def _start_button() -> None:
+    if run_form.opened():
+        return
+    if st.button("Start a run", key="runs_new", icon=":material/add:", type="primary"):
+        run_form.open_with(preset_names()[0])
+        st.rerun()
+
+
 def _list(found: list[RunView]) -> None:
     asked = st.query_params
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        head = st.container()
-        wanted = asked.get("state", "")
-        state = st.segmented_control(
-            "State",
-            FILTERS,
-            default=wanted if wanted in FILTERS else FILTERS[0],
-            key="runs_state",
-            label_visibility="collapsed",
-        )
-        text = st.text_input(
-            "Filter",
-            value=asked.get("text", ""),
-            placeholder="Filter by name, number or state",
-            key="runs_text",
-            label_visibility="collapsed",
-            width=240,
-        )
+        head = st.container(width="content")
+        with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):
+            wanted = asked.get("state", "")
+            state = st.segmented_control(
+                "State",
+                FILTERS,
+                default=wanted if wanted in FILTERS else FILTERS[0],
+                key="runs_state",
+                label_visibility="collapsed",
+            )
+            text = st.text_input(
+                "Filter",
+                value=asked.get("text", ""),
+                placeholder="Filter by name, number or state",
+                key="runs_text",
+                label_visibility="collapsed",
+                width=240,
+            )
+            _start_button()
     sorting = _sorting()
     kept = [run for run in found if _matches(run, state or FILTERS[0], text)]
     last = max(1, -(-len(kept) // PER_PAGE))

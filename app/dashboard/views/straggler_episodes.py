@@ -55,7 +55,7 @@ def _head(entries: list[EpisodeEntry]) -> str:
 
 
 def _filters(entries: list[EpisodeEntry], view: View) -> None:
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="stragglers_filters"):
+    with st.container(horizontal=True, gap="small", width="content", key="stragglers_filters"):
         st.session_state[f"{_BOX}state"] = view.state
         st.segmented_control(
             "State", STATES, key=f"{_BOX}state", label_visibility="collapsed", on_change=_changed, args=("state", "all")
