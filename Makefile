@@ -10,11 +10,11 @@ DEV_READY := $(VENV)/.dev-ready
 TORCH := torch>=2.9,<2.14
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check setup clean
+.PHONY: help demo test check setup screenshots clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-18s %s\n' "$$name" "$$text"; done
 	@echo
 	@echo '  ARGS="..."         more arguments for demo or test, e.g. make demo ARGS="--headless --situation S1"'
 	@echo '  PYTHON=...         the Python (3.11 or newer) to build .venv with'
@@ -41,6 +41,9 @@ check: $(DEV_READY)  ## format, lint and types, changes nothing
 	@$(BIN)/mypy deploy/health.py
 
 setup: $(DEV_READY)  ## create .venv with everything for demo, test and check
+
+screenshots: $(DEV_READY)  ## take the pictures of docs/tour.md anew; needs Chromium
+	@SCREENSHOTS=$(CURDIR)/docs/screenshots $(BIN)/python -m pytest tests/app/test_browser_screenshots.py
 
 clean:  ## remove .venv, caches and build output; the data in .malleus stays
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -129,6 +129,16 @@ def test_commands_and_options_that_are_named_exist(page: Path) -> None:
     assert not wrong, f"{_relative(page)} names {wrong}"
 
 
+def test_pictures_are_shown_and_there() -> None:
+    """Light and dark; a picture that no page shows is old."""
+    shown = {
+        (page.parent / name).resolve()
+        for page in PAGES
+        for name in re.findall(r'(?:src|srcset)="([^"]+)"', page.read_text(encoding="utf-8"))
+    }
+    assert shown == set((ROOT / "docs").rglob("*.png"))
+
+
 def test_every_decision_is_listed_and_half_a_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))

@@ -300,11 +300,11 @@ def test_every_package_is_there_and_read() -> None:
 def test_every_library_is_a_declared_dependency() -> None:
     """What sources and tests import is in pyproject.toml, not only on the developer's machine."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = {"pyyaml": "yaml", "pytest-timeout": "pytest_timeout"}
+    names = {"pyyaml": "yaml", "pytest-timeout": "pytest_timeout", "pillow": "PIL"}
 
     def modules(requirements: list[str]) -> set[str]:
         found = (re.match(r"[\w.-]+", requirement) for requirement in requirements)
-        return {names.get(match[0], match[0]).lower().replace("-", "_") for match in found if match}
+        return {names.get(match[0], match[0].lower().replace("-", "_")) for match in found if match}
 
     runtime = modules(project["dependencies"])
     everything = runtime | modules(project["optional-dependencies"]["dev"])

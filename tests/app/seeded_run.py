@@ -21,6 +21,7 @@ from db.store import Store
 from planner.cost import capacity_bound_s, plan_step_s
 from planner.plan import Pipeline, Plan, Stage, even_plan
 from planner.spec import ModelProfile
+from planner.worker import search
 
 CLOCKED = ("audit", "commands", "heartbeats", "injections", "plans", "recorder", "runs")
 
@@ -192,27 +193,17 @@ class SeededRun:
 
     def propose(self, plan: Plan, *, trigger: str = "shift", status: str = "ready", reason: str = "") -> int:
         """A plan is asked for and solved. Returns its version."""
+        version = self._request(trigger)
         rates = {device: self.rates.get(device, 1.0) for device in range(self.config.num_devices)}
         with clock_at(self.now):
-            row = plans.request(
-                self.store,
-                self.id,
-                trigger=trigger,
-                rates=rates,
-                parent=self.version,
-                requested_by="controller",
-                key=f"{trigger}:{self.step}:{self.random.random()}",
-            )
-        self.now += timedelta(seconds=0.05)
-        with clock_at(self.now):
-            plans.claim(self.store, self.id, row.version, worker="worker-1")
+            plans.claim(self.store, self.id, version, worker="worker-1")
         self.now += timedelta(seconds=0.3)
         healthy = plan_step_s(self.plan, self.profile, {})
         with clock_at(self.now):
             plans.solved(
                 self.store,
                 self.id,
-                row.version,
+                version,
                 document=plan.to_json() if status == "ready" else None,
                 status=status,
                 reason=reason,
@@ -224,9 +215,23 @@ class SeededRun:
                 solver="highs",
                 details={"log": ["3 groupings", "12 divisions"], "moved_bytes": 1_860_000, "pause_s": 0.41},
             )
-        return row.version
+        return version
 
-    def switch(self, plan: Plan, version: int, *, outcome: str = "applied", reason: str = "") -> SeededRun:
+    def search(self, *, trigger: str = "shift") -> int:
+        """The real planner answers for the rates of the moment. Returns the plan's version."""
+        version = self._request(trigger)
+        with clock_at(self.now):
+            job = plans.claim(self.store, self.id, version, worker="worker-1")
+        assert job is not None
+        answer = search(job)
+        self.now += timedelta(seconds=0.3)
+        with clock_at(self.now):
+            plans.solved(self.store, self.id, version, **answer)
+        return version
+
+    def switch(
+        self, plan: Plan, version: int, *, outcome: str = "applied", reason: str = "", num_bytes: int = 1_930_000
+    ) -> SeededRun:
         """The job moves to a plan (or refuses to)."""
         with clock_at(self.now):
             plans.move(self.store, self.id, version, "approved", actor="controller")
@@ -241,7 +246,7 @@ class SeededRun:
                 from_version=self.version,
                 outcome=outcome,
                 reason=reason,
-                bytes_moved=1_930_000,
+                bytes_moved=num_bytes,
                 pause_s=0.42,
                 phases={"prepare": 0.1, "migrate": 0.25, "verify": 0.07},
                 digests_before=digests,
@@ -271,6 +276,21 @@ class SeededRun:
         """The engine reports its own state (paused, finished, ...)."""
         self._send(State(**self._head(after_s=0.2), state=state, step=self.step, reason=reason))
         return self
+
+    def _request(self, trigger: str) -> int:
+        """Asks for a plan, and waits as long as it lies in the queue."""
+        with clock_at(self.now):
+            row = plans.request(
+                self.store,
+                self.id,
+                trigger=trigger,
+                rates={device: self.rates.get(device, 1.0) for device in range(self.config.num_devices)},
+                parent=self.version,
+                requested_by="controller",
+                key=f"{trigger}:{self.step}:{self.random.random()}",
+            )
+        self.now += timedelta(seconds=0.05)
+        return row.version
 
     def _send(self, message: Evaluation | Hello | Profile | State | Switch) -> None:
         with clock_at(self.now):
