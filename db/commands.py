@@ -2,7 +2,8 @@
 
 The command line and the dashboard only `submit`; the controller accepts a command, turns it into
 desired state, and it is `applied` once telemetry reports a `desired_version` that carries it. A `checkpoint`
-waits longer: until the engine reports one that answers its request.
+waits longer: until the engine reports one that answers its request. A `fail` names the attempt of the engine in
+which the device dies, and only that attempt can apply it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from db import audit, plans, runs, schedule, transitions
 from db.columns import fits
 from db.errors import InputError
 from db.messages import utc_now
-from db.models import CommandRow, RunRow, WhatIfRow
+from db.models import CommandRow, RunRow, StepRow, WhatIfRow
 from db.run_config import RunConfig
 from db.store import Store
 
@@ -68,10 +69,11 @@ def submit(
     """Checks a command and writes it down as pending.
 
     Kinds and arguments: `inject` {devices: [int], rate: float, for_s: float | None}, `play` {name: str,
-    entries: [{at_s, device, rate, for_s}]} (see `db.schedule`), `clear` {devices: [int] | None (all)}, `pause`,
-    `resume`, `stop`, `checkpoint`, `replan`, `approve` | `reject` | `rollback` {version: int, reason: str (why, for
-    the audit; may be empty)}, `set_mode` {mode: str}, `propose` {document: plan (its rules are the controller's
-    to check), reason: str, what_if: int | None}.
+    entries: [{at_s, device, rate, for_s}]} (see `db.schedule`), `clear` {devices: [int] | None (all)},
+    `fail` {device: int} (kept with the attempt that is heard now), `pause`, `resume`, `stop`, `checkpoint`,
+    `replan`, `approve` | `reject` | `rollback` {version: int, reason: str (why, for the audit; may be empty)},
+    `set_mode` {mode: str}, `propose` {document: plan (its rules are the controller's to check), reason: str,
+    what_if: int | None}.
 
     Args:
         key: idempotency key within the run; the same key twice gives the same command.
@@ -79,7 +81,7 @@ def submit(
     Raises:
         InputError: unknown run, kind, argument or plan, a run that has ended, a device out of
             range, a rate or duration that is not a positive number, a schedule while another one is being
-            played. Nothing is written then.
+            played, a failure of a run that does not train. Nothing is written then.
     """
     with store.session() as session:
         row = runs.locked(session, run)
@@ -153,8 +155,13 @@ def waiting(store: Store, run: int, kind: str) -> list[CommandView]:
         return [_view(row) for row in session.scalars(query.order_by(CommandRow.id))]
 
 
-def apply_observed(store: Store, run: int, observed_version: int, step: int) -> list[CommandView]:
+def apply_observed(
+    store: Store, run: int, observed_version: int, step: int, *, attempt: str | None = None
+) -> list[CommandView]:
     """The engine runs this version: the accepted commands that it carries are applied.
+
+    Args:
+        attempt: that says so; a command that is meant for another one is not applied by it.
 
     Returns:
         The commands that became applied.
@@ -170,7 +177,7 @@ def apply_observed(store: Store, run: int, observed_version: int, step: int) -> 
             return []
     with store.session() as session:
         runs.locked(session, run)
-        rows = session.scalars(query).all()
+        rows = [row for row in session.scalars(query) if row.arguments.get("attempt", attempt) == attempt]
         for row in rows:
             transitions.move_command(row, "applied")
             row.applied_step = step
@@ -215,6 +222,14 @@ def recent(store: Store, run: int, limit: int = 20) -> list[CommandView]:
         return [_view(row) for row in session.scalars(query)]
 
 
+def failure_problem(run: RunRow | runs.RunView) -> str:
+    """Why no device of a run can be made to fail now; empty if one can."""
+    if run.status in ("training", "paused") and not run.is_stopping:
+        return ""
+    now = "asked to stop" if run.is_stopping else run.status
+    return f"run {run.id} must be training when a device is to fail, it is {now}"
+
+
 Arguments = dict[str, Any]
 
 
@@ -231,9 +246,7 @@ def _inject(_session: Session, row: RunRow, arguments: Arguments) -> Arguments:
 def _play(session: Session, row: RunRow, arguments: Arguments) -> Arguments:
     _only(arguments, "name", "entries")
     checked = schedule.checked(arguments, num_devices=RunConfig.model_validate(row.config).num_devices)
-    is_open = CommandRow.status.in_(transitions.open_statuses(transitions.COMMAND))
-    query = select(CommandRow).where(CommandRow.run == row.id, CommandRow.kind == "play", is_open)
-    other = session.scalar(query.limit(1))
+    other = _open(session, row, "play")
     if other is not None:
         raise InputError(
             f"run {row.id} must play one schedule at a time, {other.arguments['name']} (command {other.id}) is not "
@@ -246,6 +259,21 @@ def _clear(_session: Session, row: RunRow, arguments: Arguments) -> Arguments:
     _only(arguments, "devices")
     devices = arguments.get("devices")
     return {"devices": None if devices is None else _devices(row, devices)}
+
+
+def _fail(session: Session, row: RunRow, arguments: Arguments) -> Arguments:
+    _only(arguments, "device")
+    (device,) = _devices(row, [arguments.get("device")])
+    problem = failure_problem(row)
+    if problem:
+        raise InputError(problem)
+    other = _open(session, row, "fail")
+    if other is not None:
+        raise InputError(f"device {other.arguments['device']} of run {row.id} is to fail already (command {other.id})")
+    last = select(StepRow.attempt).where(StepRow.run == row.id).order_by(StepRow.step.desc()).limit(1)
+    if session.scalar(last) != row.attempt:
+        raise InputError(f"the engine of run {row.id} must have done a step since it was started, it has done none")
+    return {"device": device, "attempt": row.attempt}
 
 
 def _nothing(_session: Session, _row: RunRow, arguments: Arguments) -> Arguments:
@@ -288,6 +316,7 @@ _CHECKS: dict[str, Callable[[Session, RunRow, Arguments], Arguments]] = {
     "inject": _inject,
     "play": _play,
     "clear": _clear,
+    "fail": _fail,
     "pause": _nothing,
     "resume": _nothing,
     "stop": _nothing,
@@ -301,6 +330,13 @@ _CHECKS: dict[str, Callable[[Session, RunRow, Arguments], Arguments]] = {
 }
 
 KINDS: tuple[str, ...] = tuple(_CHECKS)
+
+
+def _open(session: Session, row: RunRow, kind: str) -> CommandRow | None:
+    """The run's first command of a kind that is not over."""
+    is_open = CommandRow.status.in_(transitions.open_statuses(transitions.COMMAND))
+    query = select(CommandRow).where(CommandRow.run == row.id, CommandRow.kind == kind, is_open)
+    return session.scalar(query.order_by(CommandRow.id).limit(1))
 
 
 def _only(arguments: Arguments, *known: str) -> None:

@@ -35,6 +35,13 @@ class Injection(Message):
     rate: float = Field(gt=0, allow_inf_nan=False)
 
 
+class Failure(Message):
+    """A device whose process is to die, and the attempt in which it does: a later one reads past it."""
+
+    attempt: str
+    device: int = Field(ge=0)
+
+
 class Desired(Message):
     """What a run should be doing (level-triggered; key `malleus:{run}:desired`).
 
@@ -46,6 +53,7 @@ class Desired(Message):
         stop: finish the current step and end.
         checkpoint: counts the requests for a checkpoint; the engine saves at the next step boundary
             when it is larger than the last one it has taken up.
+        failure: the last one that was asked for; it stays here when that attempt is over.
     """
 
     schema_version: Literal[1] = SCHEMA
@@ -57,6 +65,13 @@ class Desired(Message):
     paused: bool = False
     stop: bool = False
     checkpoint: int = Field(0, ge=0)
+    failure: Failure | None = None
+
+    def read_by(self, attempt: str) -> Desired:
+        """The document as an attempt reads it: without a failure that is meant for another one."""
+        if self.failure is None or self.failure.attempt == attempt:
+            return self
+        return self.model_copy(update={"failure": None})
 
 
 class _Telemetry(Message):

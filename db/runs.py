@@ -20,8 +20,8 @@ from sqlalchemy.orm import Session
 from db import audit, transitions
 from db.columns import fits
 from db.errors import InputError, StoreError
-from db.messages import Desired, Injection, utc_now
-from db.models import DeviceRow, InjectionRow, PlanRow, RunRow
+from db.messages import Desired, Failure, Injection, utc_now
+from db.models import CommandRow, DeviceRow, InjectionRow, PlanRow, RunRow
 from db.run_config import ControlConfig, RunConfig
 from db.store import Store
 
@@ -216,6 +216,12 @@ def desired(store: Store, run: int) -> Desired:
             .where(InjectionRow.run == run, InjectionRow.status != "cleared")
             .order_by(InjectionRow.device)
         )
+        failure = session.scalar(
+            select(CommandRow.arguments)
+            .where(CommandRow.run == run, CommandRow.kind == "fail", CommandRow.desired_version.is_not(None))
+            .order_by(CommandRow.id.desc())
+            .limit(1)
+        )
         return Desired(
             run=run,
             version=row.desired_version,
@@ -225,6 +231,7 @@ def desired(store: Store, run: int) -> Desired:
             paused=row.is_paused,
             stop=row.is_stopping,
             checkpoint=row.checkpoint_request,
+            failure=None if failure is None else Failure(**failure),
         )
 
 
@@ -239,7 +246,7 @@ def change(
 ) -> int:
     """Changes what a run should do, and bumps its `desired_version`.
 
-    With no argument it only bumps: the document changed otherwise (injections).
+    With no argument it only bumps: the document changed otherwise (injections, a failure).
 
     Returns:
         The new `desired_version`.

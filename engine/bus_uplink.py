@@ -119,7 +119,7 @@ class BusUplink:
         while not self._closing.is_set():
             newest = line.ask(lambda bus: bus.wait_desired_change(self._run, WATCH_S))
             if newest is not None:
-                self._desired = newest
+                self._desired = newest.read_by(self._attempt)
                 self._changed.set()
                 self.send(Observed, observed_version=newest.version)
         line.close()

@@ -30,6 +30,7 @@ from engine.data import Corpus
 from engine.data.sharing import shared_tokens
 from engine.equipment import equip
 from engine.errors import ConfigError
+from engine.failure import fail
 from engine.flops import peak_flops
 from engine.foresight import Foresight
 from engine.gpu_memory import with_memory
@@ -207,6 +208,8 @@ class Trainer:
             self._apply_document(document)
 
     def _apply_document(self, document: Desired) -> None:
+        if document.failure:
+            fail(document, self._uplink, step=self.step)
         rates = {injection.device: injection.rate for injection in document.injections}
         self.clock.rate = rates.get(self.device, 1.0)
         if document.plan_version != self._plan_version and document.plan_version != self._refused:

@@ -14,7 +14,7 @@ class Uplink(Protocol):
     """What the trainer needs of the control plane."""
 
     def desired(self) -> Desired | None:
-        """The newest document read, if any."""
+        """The newest document read, if any; a failure in it is meant for this attempt."""
 
     def wait(self, timeout_s: float) -> None:
         """Returns when a newer document may be there, or after the timeout."""

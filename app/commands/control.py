@@ -100,6 +100,25 @@ def clear(
     submit(run, "clear", {"devices": device or None}, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
+def fail(
+    run: RunArgument,
+    device: Annotated[int, typer.Option(help="Device whose process is killed.", show_default=False)],
+    no_wait: NoWaitOption = False,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a device of a run fail: its process is killed at the next step boundary, and with it the engine ends."""
+    from app.failure_outlook import failure_outlook
+    from db import checkpoints, history, runs
+
+    with open_store() as store:
+        view = runs.get(store, run)
+        first = next((entry.step for entry in history.steps(store, run, max_points=5)), 0)
+        saved = next((entry.step for entry in checkpoints.saved(store, run)), None)
+    outlook = failure_outlook(view, first_step=first, saved_step=saved)
+    submit(run, "fail", {"device": device}, no_wait=no_wait, timeout_s=timeout, as_json=as_json, outlook=outlook)
+
+
 def pause(
     run: RunArgument, no_wait: NoWaitOption = False, timeout: TimeoutOption = 30.0, as_json: JsonOption = False
 ) -> None:
@@ -193,13 +212,26 @@ def propose(
 
 
 def submit(
-    run: int, kind: str, arguments: Mapping[str, Any], *, no_wait: bool, timeout_s: float, as_json: bool
+    run: int,
+    kind: str,
+    arguments: Mapping[str, Any],
+    *,
+    no_wait: bool,
+    timeout_s: float,
+    as_json: bool,
+    outlook: str = "",
 ) -> None:
-    """Submits a command, waits for what comes of it (unless told not to), and prints that."""
+    """Submits a command, waits for what comes of it (unless told not to), and prints that.
+
+    Args:
+        outlook: what it will lead to, printed before the wait.
+    """
     from db import commands
 
     with open_store() as store:
         command = commands.submit(store, run, kind, arguments, actor=person(), source="cli")
+        if outlook and not as_json:
+            print(outlook, flush=True)
         if not no_wait:
             command = wait_until_done(store, command, timeout_s=timeout_s)
     if as_json:

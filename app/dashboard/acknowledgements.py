@@ -61,6 +61,8 @@ def wording(command: CommandView) -> str:
         return f"play {arguments.get('name')} ({number})"
     if command.kind == "clear":
         return f"clear {q.devices(devices)}" if devices else "clear all injections"
+    if command.kind == "fail":
+        return f"fail device {arguments.get('device')}"
     if "version" in arguments:
         verb = "roll back to" if command.kind == "rollback" else command.kind
         because = f" ({arguments['reason']})" if arguments.get("reason") else ""

@@ -22,7 +22,7 @@ PRESETS = (2.57, 3.75, 5.42, 12.53)
 SLIDER = tuple(sorted({round(1.05 * (20 / 1.05) ** (index / 80), 2) for index in range(81)} | set(PRESETS)))
 """Rates of the slider, evenly spaced on a log scale."""
 
-WAYS = ("by hand", "situation", "schedule")
+WAYS = ("by hand", "situation", "schedule", "failure")
 """How to choose what is injected."""
 
 _FORM, _RUN = "inject_form", "inject_run"
@@ -78,6 +78,19 @@ def listed() -> None:
     """The list has changed."""
     form = state()
     form.devices = sorted(st.session_state.get(f"inject_devices_{form.list_number}", form.devices))
+
+
+def victim() -> int | None:
+    """The device that would fail: one at a time, since the first ends the engine."""
+    devices = state().devices
+    return devices[0] if len(devices) == 1 else None
+
+
+def victim_chosen() -> None:
+    """The list of the failure has changed."""
+    form = state()
+    device = st.session_state[f"inject_victim_{form.list_number}"]
+    form.devices = [] if device is None else [device]
 
 
 def preset_chosen() -> None:

@@ -1,6 +1,7 @@
-"""The three ways to choose what is injected, as the right half of the Inject page: widgets, no drawing of their own.
+"""The ways to choose what is injected, as the right half of the Inject page: widgets, no drawing of their own.
 
-By hand (devices, rate, duration), a situation (cards), a schedule (CSV). What is chosen is kept by `injection_form`.
+By hand (devices, rate, duration), a situation (cards), a schedule (CSV); `injection_failure` lets a device fail. What
+is chosen is kept by `injection_form`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from html import escape
 
 import streamlit as st
 
-from app.dashboard import injection_form, reads, writes
+from app.dashboard import injection_failure, injection_form, reads, writes
 from app.dashboard import quantities as q
 from app.dashboard.injection_preview import injection_preview
 from app.dashboard.picture import picture
@@ -44,6 +45,8 @@ def show(snapshot: Snapshot) -> None:
         _situation(snapshot)
     elif form.way == "schedule":
         _schedule(snapshot)
+    elif form.way == "failure":
+        injection_failure.show(snapshot)
     else:
         _by_hand(snapshot)
     playing = reads.playing(snapshot.run.id)

@@ -24,6 +24,8 @@ from planner.control.play import Play
 
 log = logging.getLogger(__name__)
 
+STARTED_ANEW = "the engine was started anew before it had obeyed"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -43,6 +45,7 @@ class Orders:
             "inject": self._inject,
             "play": self.play.begin,
             "clear": self._clear,
+            "fail": self._fail,
             "pause": lambda command, view: self._change(is_paused=True),
             "resume": lambda command, view: self._change(is_paused=False),
             "stop": lambda command, view: self._change(is_stopping=True),
@@ -79,6 +82,14 @@ class Orders:
         injections.clear(self._context.store, self._run, devices)
         self._change()
 
+    def settle(self, view: RunView) -> None:
+        """Draws the conclusions from what the engine has reported and nobody acted on, from SQL. Safe to repeat."""
+        commands.apply_observed(
+            self._context.store, self._run, view.applied_version, view.step or 0, attempt=view.attempt
+        )
+        self.settle_checkpoints()
+        self._settle_failures(view)
+
     def settle_checkpoints(self) -> None:
         """Tells whoever waits for a checkpoint what the engine has reported, from SQL. Safe to repeat."""
         for command in commands.waiting(self._context.store, self._run, "checkpoint"):
@@ -94,9 +105,10 @@ class Orders:
                     step=found.step if is_saved else None,
                 )
 
-    def on_attempt(self) -> None:
-        """The engine started anew: a checkpoint that it still owes is asked for again."""
+    def on_attempt(self, view: RunView) -> None:
+        """The engine started anew: a checkpoint that it still owes is asked for again, a failure is not."""
         self.settle_checkpoints()
+        self._settle_failures(view)
         owed = commands.waiting(self._context.store, self._run, "checkpoint")
         if owed:
             request = self._request_checkpoint()
@@ -129,6 +141,16 @@ class Orders:
             self.play.end(f"ended by {command.actor}, who cleared all injections")
         injections.clear(self._context.store, self._run, command.arguments["devices"])
         return self._change()
+
+    def _fail(self, command: CommandView, view: RunView) -> int:
+        if command.arguments["attempt"] != view.attempt:
+            raise InputError(STARTED_ANEW)
+        return self._change()
+
+    def _settle_failures(self, view: RunView) -> None:
+        for command in commands.waiting(self._context.store, self._run, "fail"):
+            if command.arguments["attempt"] != view.attempt:
+                commands.finish(self._context.store, command.id, ok=False, result=STARTED_ANEW)
 
     def _checkpoint(self, command: CommandView, view: RunView) -> Request:
         return self._request_checkpoint()

@@ -44,7 +44,7 @@ class RunControl:
         self.active = ActivePlan(context, view, self.watch)
         self.planning = Planning(context, view, self.watch, self.active)
         self.orders = Orders(context, view.id, self.planning)
-        self.orders.settle_checkpoints()
+        self.orders.settle(view)
         self.cursor = recorder.cursor(context.store, view.id)
         self._attempt = view.attempt
         self._last_seq = -1
@@ -66,9 +66,12 @@ class RunControl:
         view = runs.get(store, self.id)
         messages = [message for _, message in batch if message.attempt == view.attempt]
         if view.attempt != self._attempt:
+            last_words = [message for _, message in batch if message.attempt == self._attempt][-1:]
+            for message in last_words:
+                self._confirm(message, view)
             self._attempt, self._last_seq, self._confirmed = view.attempt, -1, -1
             self.active.on_attempt()
-            self.orders.on_attempt()
+            self.orders.on_attempt(view)
             self.planning.is_wanted = False
         lag_s = None
         for message in messages:
@@ -121,7 +124,7 @@ class RunControl:
             return
         step = view.step if view.step is not None else 0
         injections.observed(self._context.store, self.id, last.desired_version, step, last.at)
-        commands.apply_observed(self._context.store, self.id, last.desired_version, step)
+        commands.apply_observed(self._context.store, self.id, last.desired_version, step, attempt=last.attempt)
         self._confirmed = last.desired_version
 
     def _notice_silence(self, view: RunView) -> None:

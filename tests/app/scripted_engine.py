@@ -1,7 +1,7 @@
 """A stand-in for the engine: one process that speaks the real telemetry over the real broker.
 
 `python scripted_engine.py RUN CONFIG CHECKPOINTS [exit=N] [deaths=S,S]` obeys the desired document (plan,
-injections, pause, stop, checkpoint); steps take as long as the planner's cost model says for a profile of fast
+injections, pause, stop, checkpoint, failure); steps take as long as the planner's cost model says for a profile of fast
 layers. It saves every `checkpoint.every_steps` steps and on request, and goes on from the newest checkpoint.
 `exit=N` ends it with that status at step 3; with `deaths` at the first of these steps in its first attempt, at the
 second in its second, and never after that.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import sys
 import time
 from pathlib import Path
@@ -89,6 +90,11 @@ class _Script:
         if document is None or self.desired is None or document.version == self.desired.version:
             return False
         former, self.desired = self.desired, document
+        failure = document.read_by(self.attempt).failure
+        if failure is not None:
+            reason = f"device {failure.device} failed on request"
+            self.send(State, state="failed", step=self.step, reason=reason)
+            os.kill(os.getpid(), signal.SIGKILL)
         if former.paused and not document.paused:
             self.send(State, state="training", step=self.step)
         if former.plan_version == document.plan_version:

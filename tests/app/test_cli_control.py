@@ -112,6 +112,30 @@ def test_a_command_is_submitted_and_its_step_reported(
     assert newest.actor
 
 
+def test_a_failure_says_first_what_it_leads_to(
+    store: Store, answered: Callable[[Answer], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def die(store: Store, command: commands.CommandView) -> None:
+        version = runs.change(store, command.run)
+        commands.accept(store, command.id, desired_version=version)
+        commands.apply_observed(store, command.run, version, 321, attempt=command.arguments["attempt"])
+
+    assert main(["fail", "2", "--device", "3", "--no-wait"]) == 0
+    outlook, answer = capsys.readouterr().out.splitlines()
+    assert outlook == "The engine ends and no restart is left (0 allowed): the run ends as failed."
+    assert answer.startswith("fail: submitted (command ")
+    answered(die)
+    runs.watch_engine(store, 1, max_restarts=3)
+    assert main(["fail", "1", "--device", "3"]) == 0
+    outlook, answer = capsys.readouterr().out.splitlines()
+    assert outlook == (
+        "The engine ends and is started again (restart 1 of 3) from step 0: there is no checkpoint yet. "
+        "155 steps are repeated."
+    )
+    assert answer == "fail: applied at step 321"
+    assert commands.recent(store, 1, 1)[0].arguments == {"device": 3, "attempt": "first"}
+
+
 def test_json_is_the_row(store: Store, answered: Callable[[Answer], None], capsys: pytest.CaptureFixture[str]) -> None:
     answered(_apply)
     assert main(["clear", "1", "--json"]) == 0
@@ -156,6 +180,10 @@ def test_without_waiting_it_only_submits(store: Store, capsys: pytest.CaptureFix
         (["inject", "99", "--device", "3", "--rate", "2"], "unknown run 99, known runs: 1, 2, 3"),
         (["inject", "3", "--device", "3", "--rate", "2"], "run 3 has ended (finished)"),
         (["clear", "1", "--device", "77"], "device must be 0..7, given 77"),
+        (["fail", "1", "--device", "8"], "device must be 0..7, given 8"),
+        (["fail", "1"], "Missing option '--device'"),
+        (["fail", "3", "--device", "3"], "run 3 has ended (finished)"),
+        (["fail", "99", "--device", "3"], "unknown run 99"),
         (["pause", "one"], "run"),
         (["pause", "1", "--timeout", "0"], "--timeout"),
         (["approve", "1"], "run 1 has no plan that is ready"),

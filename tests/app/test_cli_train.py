@@ -136,6 +136,50 @@ def test_an_engine_that_dies_is_started_again_and_goes_on_from_its_checkpoint(
     assert "attempt 3, started again 2 of 3 times" in capsys.readouterr().out
 
 
+def test_a_device_that_is_asked_to_fail_kills_one_attempt(
+    system: LocalSystem, environment: Path, engine: Callable[..., None]
+) -> None:
+    (environment / "config.toml").write_text("[train]\nnum_steps = 1000000\n[checkpoint]\nevery_steps = 4\n")
+    said: list[str] = []
+
+    def malleus(*arguments: str) -> str:
+        root = str(Path(__file__).parents[2])
+        argv = [sys.executable, "-m", "app.cli", *arguments]
+        return subprocess.run(
+            argv, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True, check=False
+        ).stdout
+
+    def ask() -> None:
+        wait_for(lambda: _newest_step(system.store) >= 6, "it trains")
+        run = runs.all_runs(system.store)[0].id
+        said.append(malleus("fail", str(run), "--device", "5"))
+        wait_for(lambda: runs.get(system.store, run).num_attempts == 2, "it is started again")
+        wait_for(lambda: runs.get(system.store, run).status == "training", "it trains again")
+        said.append(malleus("inject", str(run), "--device", "1", "--rate", "2"))  # a document that still names it
+        os.kill(os.getpid(), signal.SIGINT)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    assert main(["train", "config.toml"]) == 0
+    asker.join()
+    run = runs.all_runs(system.store)[0]
+    assert (run.status, run.num_attempts, run.num_restarts) == ("stopped", 2, 1)
+    failed = next(entry for entry in commands.recent(system.store, run.id) if entry.kind == "fail")
+    assert failed.status == "applied"
+    assert failed.applied_step is not None
+    outlook, answer = said[0].splitlines()
+    assert "started again (restart 1 of 3) from the checkpoint of step " in outlook
+    assert answer == f"fail: applied at step {failed.applied_step}"
+    assert said[1].startswith("inject: applied at step ")
+    restart = next(entry for entry in audit.entries(system.store, run.id) if entry.action == "run.restart")
+    assert restart.detail["reason"] in (
+        "the engine failed: device 5 failed on request",
+        f"the engine exited with status {128 + signal.SIGKILL}",  # its launcher was faster than its words
+    )
+    steps = [step.step for step in history.steps(system.store, run.id)]
+    assert steps == list(range(len(steps))), "what was run again counts once"
+
+
 def test_an_engine_that_keeps_dying_fails_the_run(
     system: LocalSystem, environment: Path, engine: Callable[..., None]
 ) -> None:
@@ -464,8 +508,8 @@ def _send_when(number: signal.Signals, store: Store, condition: Callable[[runs.R
 
 
 def _newest_step(store: Store) -> int:
-    newest = runs.all_runs(store)[0]
-    return newest.step or 0 if newest.is_open else 0
+    newest = next(iter(runs.all_runs(store)), None)
+    return newest.step or 0 if newest is not None and newest.is_open else 0
 
 
 def _engines(settings: Settings) -> list[str]:

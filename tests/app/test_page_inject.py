@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.dashboard.drill_part import CHART_STEPS
-from db import commands, injections
-from db.messages import utc_now
+from db import commands, injections, recorder, runs
+from db.messages import Checkpoint, utc_now
 from db.schedule import Entry, arguments
 from db.store import Store
 from tests.app import seeded_store
@@ -128,6 +128,52 @@ def test_the_report_of_a_drill(store: Store, story: SeededRun) -> None:
     assert "1 switch, 1.93 MB" in said
     assert {entry.label for entry in at.get("download_button")} >= {"CSV", "JSON"}
     assert "drill" not in at.query_params, "the newest needs no address"
+
+
+def test_a_failure_says_what_it_leads_to_asks_back_and_is_submitted_once(store: Store, story: SeededRun) -> None:
+    runs.watch_engine(store, story.id, max_restarts=3)
+    at = page(show_inject, run=str(story.id), way="failure", devices="2,3")
+    assert drawings(at)["inject_grid"]["mode"] == "one"
+    assert drawings(at)["inject_grid"]["selected"] == [], "one device at a time"
+    assert at.button(key="inject_fail").disabled
+    at.selectbox(key="inject_victim_0").set_value(6).run()
+    assert drawings(at)["inject_grid"]["selected"] == ["6"]
+    outlook = f"from step 0: there is no checkpoint yet. {story.step} steps are repeated."
+    assert outlook in texts(at)
+    save(story)
+    at = again(at)
+    outlook = f"from the checkpoint of step {story.step}. 0 steps are repeated."
+    assert f"The engine ends and is started again (restart 1 of 3) {outlook}" in texts(at)
+    assert f"**Kill the process of device 6 of run {story.id}?**" in at.markdown[-1].value
+    assert outlook in at.markdown[-1].value
+    at.button(key="inject_fail").click().run()
+    assert at.button(key="inject_fail").disabled, "it is under way"
+    (asked,) = [entry for entry in commands.recent(store, story.id) if entry.kind == "fail"]
+    assert (asked.arguments, asked.source) == ({"device": 6, "attempt": story.attempt}, "dashboard")
+    assert "fail device 6" in texts(again(at))
+    version = runs.change(store, story.id)
+    commands.accept(store, asked.id, desired_version=version)
+    commands.apply_observed(store, story.id, version, story.step - 1, attempt=story.attempt)
+    at = again(at)
+    assert f"applied at step {story.step - 1}" in texts(at)
+    assert not at.button(key="inject_fail").disabled, "another may be asked for"
+
+
+def test_a_failure_that_makes_no_sense_is_not_offered(store: Store, story: SeededRun) -> None:
+    at = page(show_inject, run=str(story.id), way="failure", devices="6")
+    assert "no restart is left (0 allowed): the run ends as failed" in texts(at)
+    assert not at.button(key="inject_fail").disabled
+    runs.watch_engine(store, story.id, max_restarts=3)
+    assert runs.engine_lost(store, story.id, 1, delay_s=2.0)
+    at = page(show_inject, run=str(story.id), way="failure", devices="6")
+    assert at.button(key="inject_fail").disabled
+
+
+def save(story: SeededRun) -> None:
+    """The engine reports a checkpoint at the end of the story so far."""
+    path = f"/runs/{story.id}/checkpoints/step-{story.step}"
+    message = Checkpoint(**story._head(after_s=0.0), step=story.step, outcome="saved", path=path)  # type: ignore[arg-type]
+    recorder.record(story.store, story.id, [(f"{story.seq}-0", message)])
 
 
 def test_the_slider_and_the_box_are_one_rate(store: Store, story: SeededRun) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from db import audit, commands, plans, runs
+from db import audit, commands, plans, recorder, runs
 from db.errors import InputError, TransitionError
+from db.messages import Failure
 from db.runs import RunView
 from db.store import Store
 from tests.db.conftest import PLAN
+from tests.db.telemetry import batch, hello, state, step
 
 
 def submit(store: Store, kind: str, arguments: dict[str, Any] | None = None, **fields: Any) -> commands.CommandView:
@@ -66,6 +68,11 @@ def test_submit(store: Store, run: RunView, kind: str, arguments: dict[str, Any]
         ("inject", {"devices": [1], "rate": True}, "given True"),
         ("inject", {"devices": [1], "rate": 2.0, "for_s": 0}, "for_s must be a positive finite number, given 0"),
         ("inject", {"devices": [1], "rate": 2.0, "colour": 1}, r"among \(devices, rate, for_s\), given 'colour'"),
+        ("fail", {}, r"device must be 0\.\.7, given None"),
+        ("fail", {"device": 8}, r"device must be 0\.\.7, given 8"),
+        ("fail", {"device": True}, r"device must be 0\.\.7, given True"),
+        ("fail", {"device": 3}, "run 1 must be training when a device is to fail, it is pending"),
+        ("fail", {"device": 3, "attempt": "a"}, r"among \(device\), given 'attempt'"),
         ("clear", {"devices": [8]}, r"device must be 0\.\.7, given 8"),
         ("pause", {"now": True}, r"among \(\), given 'now'"),
         ("set_mode", {"mode": "turbo"}, "mode must be one of automatic, manual, off, given 'turbo'"),
@@ -147,6 +154,43 @@ def test_a_checkpoint_waits_for_its_answer_not_for_a_version(store: Store, run: 
     assert commands.waiting(store, 1, "checkpoint") == []
     commands.ask_again(store, command.id, desired_version=9, request=9)  # too late: it has its answer
     assert commands.get(store, command.id) == done
+
+
+def test_a_failure_is_meant_for_the_attempt_that_is_heard(store: Store, run: RunView) -> None:
+    recorder.record(store, 1, batch(hello(0)))
+    with pytest.raises(InputError, match="run 1 must be training when a device is to fail, it is starting"):
+        submit(store, "fail", {"device": 3})
+    recorder.record(store, 1, batch(state(1, "training")))
+    with pytest.raises(InputError, match="must have done a step since it was started, it has done none"):
+        submit(store, "fail", {"device": 3})
+    recorder.record(store, 1, batch(step(2)))
+    command = submit(store, "fail", {"device": 3}, key="k")
+    assert command.arguments == {"device": 3, "attempt": "a1"}
+    assert runs.desired(store, 1).failure is None, "nobody has accepted it"
+    with pytest.raises(InputError, match=rf"device 3 of run 1 is to fail already \(command {command.id}\)"):
+        submit(store, "fail", {"device": 4})
+    assert submit(store, "fail", {"device": 3}, key="k") == command
+    commands.accept(store, command.id, desired_version=runs.change(store, 1))
+    document = runs.desired(store, 1)
+    assert document.failure == Failure(attempt="a1", device=3)
+    assert document.read_by("a1") == document
+    assert document.read_by("a2").failure is None
+    assert commands.apply_observed(store, 1, 2, 7, attempt="a2") == [], "it was meant for another"
+    assert commands.apply_observed(store, 1, 2, 7) == []
+    (applied,) = commands.apply_observed(store, 1, 2, 7, attempt="a1")
+    assert (applied.status, applied.applied_step) == ("applied", 7)
+    assert runs.desired(store, 1) == document, "a version of the document says one thing"
+    runs.change(store, 1, is_stopping=True)
+    with pytest.raises(InputError, match="it is asked to stop"):
+        submit(store, "fail", {"device": 4})
+
+
+def test_an_attempt_that_has_done_nothing_is_not_made_to_fail(store: Store, run: RunView) -> None:
+    recorder.record(store, 1, batch(hello(0), step(1), hello(0, attempt="a2"), state(1, "training", attempt="a2")))
+    with pytest.raises(InputError, match="must have done a step since it was started"):
+        submit(store, "fail", {"device": 3})
+    recorder.record(store, 1, batch(step(2, attempt="a2")))
+    assert submit(store, "fail", {"device": 3}).arguments["attempt"] == "a2"
 
 
 def test_finish(store: Store, run: RunView) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from db.broker import EmbeddedBroker
 from db.bus import Bus
-from db.messages import Desired, Profile, Telemetry
+from db.messages import Desired, Failure, Profile, Telemetry
 from engine import bus_uplink
 from engine.bus_uplink import BusUplink
 
@@ -42,9 +42,9 @@ def everything(url: str) -> list[Telemetry]:
     return messages
 
 
-def publish(url: str, version: int) -> None:
+def publish(url: str, version: int, **fields: Any) -> None:
     bus = Bus(url)
-    bus.publish_desired(Desired(run=RUN, version=version, plan_version=1, plan={}))
+    bus.publish_desired(Desired(run=RUN, version=version, plan_version=1, plan={}, **fields))
     bus.close()
 
 
@@ -62,6 +62,16 @@ def test_documents_come_down_and_are_acknowledged(url: str) -> None:
     assert [m.observed_version for m in messages if m.kind == "observed"] == [1, 2]
     state = next(m for m in messages if m.kind == "state" and m.state == "training")
     assert (state.step, state.desired_version) == (3, 2)
+
+
+def test_a_failure_of_another_attempt_is_read_past(url: str) -> None:
+    uplink = BusUplink(lambda: url, RUN)
+    attempt = until(lambda: uplink.set_state("training", step=1) or everything(url))[0].attempt
+    for version, meant_for in ((1, "another"), (2, attempt)):
+        publish(url, version, failure=Failure(attempt=meant_for, device=1))
+        document = until(lambda wanted=version: (d := uplink.desired()) and d.version == wanted and d)
+        assert (document.failure is not None) == (meant_for == attempt)
+    uplink.close()
 
 
 def test_messages_are_numbered_and_one_attempt_is_one_start(url: str) -> None:

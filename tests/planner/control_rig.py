@@ -149,6 +149,7 @@ class FakeEngine:
         self.num_checkpoints = 0
         self.is_saving = True
         self.checkpoint_problem = ""
+        self.num_deaths = 0
 
     def send(self, kind: type[Any], **fields: Any) -> None:
         self.bus.send(
@@ -183,6 +184,12 @@ class FakeEngine:
         if document.version != self.applied:
             self.rates = {injection.device: injection.rate for injection in document.injections}
             self.applied = document.version
+            failure = document.read_by(self.attempt).failure
+            if failure is not None:
+                self.num_deaths += 1
+                reason = f"device {failure.device} failed on request"
+                self.send(State, state="failed", step=self.step, reason=reason)
+                return document
             if document.plan_version != self.plan_version and document.plan_version not in self.refused:
                 self._switch(document)
         if self.is_saving and document.checkpoint > self.num_checkpoints:
@@ -205,6 +212,8 @@ class FakeEngine:
     def take_step(self, **rates: float) -> None:
         """One step; `d3=2.57` overrides the injected rate of a device."""
         document = self.obey()
+        if self.num_deaths:
+            return
         if document.stop:
             self.send(State, state="stopped", step=self.step)
             return

@@ -395,6 +395,74 @@ def test_a_failure_that_the_engine_reports_leaves_the_run_to_its_launcher(rig: R
     assert (rig.view().status, rig.view().step) == ("training", 4)
 
 
+def test_a_device_fails_in_one_attempt_only(rig: Rig) -> None:
+    runs.watch_engine(rig.store, rig.run.id, max_restarts=10)
+    command = submit(rig, "fail", device=3)
+    rig.steps(3)
+    done = commands.get(rig.store, command.id)
+    assert (done.status, done.applied_step) == ("applied", rig.engine.step - 1)
+    assert rig.engine.num_deaths == 1
+    assert (rig.view().status, rig.view().reason) == ("lost", "the engine failed: device 3 failed on request")
+    rig.restart(attempt="b", step=4)
+    assert rig.bus.documents[rig.run.id].failure is not None, "the document still says it"
+    inject(rig, 5, 2.57)  # a newer document says it too
+    rig.steps(8)
+    assert (rig.view().status, rig.view().step, rig.engine.num_deaths) == ("training", 11, 0)
+    rig.loop = rig.new_loop()
+    rig.steps(1)
+    assert rig.engine.num_deaths == 0
+    assert [result for action, result in actions(rig) if action == "command.fail"] == ["pending", "accepted", "applied"]
+    again = submit(rig, "fail", device=3)
+    rig.steps(2)
+    assert (commands.get(rig.store, again.id).status, rig.engine.num_deaths) == ("applied", 1)
+
+
+def test_last_words_that_come_with_the_next_attempt_are_heard(rig: Rig) -> None:
+    runs.watch_engine(rig.store, rig.run.id, max_restarts=10)
+    command = submit(rig, "fail", device=3)
+    rig.turn()
+    rig.engine.take_step()  # it dies, and nobody listens until it is started again
+    rig.engine = FakeEngine(rig.bus, rig.run.id, rig.clock, attempt="b")
+    rig.engine.send(State, state="starting")
+    rig.engine.start()
+    rig.turn()
+    assert commands.get(rig.store, command.id).status == "applied"
+
+
+def test_last_words_that_were_recorded_but_not_acted_on(rig: Rig) -> None:
+    runs.watch_engine(rig.store, rig.run.id, max_restarts=10)
+    command = submit(rig, "fail", device=3)
+    rig.turn()
+    rig.engine.take_step()
+    cursor = recorder.cursor(rig.store, rig.run.id)
+    batch = [(stream_id, message) for _, stream_id, message in rig.bus.read({rig.run.id: cursor})]
+    recorder.record(rig.store, rig.run.id, batch)  # and then the controller was killed
+    rig.loop = rig.new_loop()
+    rig.turn()
+    assert commands.get(rig.store, command.id).status == "applied"
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_a_failure_that_an_attempt_did_not_live_to_obey_is_not_obeyed_by_the_next(rig: Rig, is_accepted: bool) -> None:
+    command = submit(rig, "fail", device=3)
+    if is_accepted:
+        rig.turn()
+    rig.engine = FakeEngine(rig.bus, rig.run.id, rig.clock, attempt="b")
+    rig.engine.start()
+    rig.turn()
+    rig.steps(3)
+    done = commands.get(rig.store, command.id)
+    assert (done.status, done.result) == ("failed", "the engine was started anew before it had obeyed")
+    assert rig.engine.num_deaths == 0
+
+
+def test_a_failure_without_a_launcher_ends_the_run(rig: Rig) -> None:
+    command = submit(rig, "fail", device=3)
+    rig.steps(2)
+    assert (rig.view().status, rig.view().reason) == ("failed", "device 3 failed on request")
+    assert commands.get(rig.store, command.id).status == "applied"
+
+
 # -- commands
 
 

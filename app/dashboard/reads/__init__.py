@@ -27,7 +27,7 @@ from app.dashboard.reads.plans import (
     switches_to,
 )
 from app.dashboard.reads.progress import device_rates, snapshot, steps, steps_between
-from app.dashboard.reads.runs import all_runs, log_lines, newest_run, origins, run
+from app.dashboard.reads.runs import all_runs, log_lines, newest_run, origins, run, saved_step
 from app.dashboard.reads.source import settings, store, write_token
 from app.dashboard.reads.stragglers import MAX_EPISODES, episodes_of, rate_picture, sample_span
 from app.dashboard.reads.system import beats, health
@@ -67,6 +67,7 @@ __all__ = [
     "rate_picture",
     "run",
     "sample_span",
+    "saved_step",
     "settings",
     "snapshot",
     "steps",

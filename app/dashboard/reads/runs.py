@@ -49,6 +49,11 @@ def origins() -> dict[int, int]:
     return found
 
 
+def saved_step(run: int) -> int | None:
+    """The step of the newest checkpoint of a run, as it stands this moment; None if it has none."""
+    return next((entry.step for entry in checkpoints.saved(store(), run)), None)
+
+
 def log_lines(run: int) -> list[str]:
     """What the run's processes on this machine printed last."""
     return run_log.last_lines(settings(), run)

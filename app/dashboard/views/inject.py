@@ -1,13 +1,14 @@
-"""Inject: make devices slow on purpose, and watch the loop answer. Layout only.
+"""Inject: make devices slow or let one fail on purpose, and watch the loop answer. Layout only.
 
 By hand, by a named situation, or by a schedule; the grid shows what would be slow before anything is asked for. An
-injection is a command, a situation and a schedule are one command that the controller plays. The timeline and the
-report under them show what came of it.
+injection is a command, so is a failure; a situation and a schedule are one command that the controller plays. The
+timeline and the report under them show what came of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import streamlit as st
 
@@ -20,7 +21,9 @@ from app.dashboard.snapshot import Snapshot
 from db.errors import StoreError
 
 REFRESH_S = 1.0
-FORMS = ("inject", "play", "clear")
+FORMS = ("inject", "play", "clear", "fail")
+PICKS: dict[str, Literal["", "one", "many"]] = {"by hand": "many", "failure": "one"}
+"""How many devices the grid lets one select, by the way to choose."""
 
 
 def show() -> None:
@@ -72,16 +75,18 @@ def _devices(snapshot: Snapshot) -> None:
             replace(cell, rate=preview[cell.device], state="active") if cell.device in preview else cell
             for cell in cells
         ]
-    if form.way == injection_form.WAYS[0]:
-        note = f"{len(form.devices)} selected" if form.devices else "click to select"
+    pick = PICKS.get(form.way, "")
+    if pick:
+        chosen = form.devices if pick == "many" or len(form.devices) == 1 else []
+        note = f"{len(chosen)} selected" if chosen else "click to select"
     else:
+        chosen = sorted(preview)
         note = f"preview: {len(preview)} would be slow" if preview else "nothing previewed"
-    chosen = form.devices if form.way == injection_form.WAYS[0] else sorted(preview)
     head = f'<div class="head"><h3>Devices</h3><span class="muted">{note}</span></div>'
     picture(
         head + device_grid.grid(cells, selected=chosen) + device_grid.legend(),
         key="inject_grid",
-        mode="many" if form.way == injection_form.WAYS[0] else "",
+        mode=pick,
         selected=[str(device) for device in chosen],
         on_pick=injection_form.picked,
     )
