@@ -25,6 +25,9 @@ SLIDER = tuple(sorted({round(1.05 * (20 / 1.05) ** (index / 80), 2) for index in
 WAYS = ("by hand", "situation", "schedule", "failure")
 """How to choose what is injected."""
 
+DURATION = "inject_duration"
+"""Key of the box for the seconds."""
+
 _FORM, _RUN = "inject_form", "inject_run"
 
 
@@ -89,8 +92,16 @@ def victim() -> int | None:
 def victim_chosen() -> None:
     """The list of the failure has changed."""
     form = state()
-    device = st.session_state[f"inject_victim_{form.list_number}"]
-    form.devices = [] if device is None else [device]
+    key = f"inject_victim_{form.list_number}"
+    if key in st.session_state:
+        device = st.session_state[key]
+        form.devices = [] if device is None else [device]
+
+
+def duration() -> float | None:
+    """Seconds that stand in the box; None: until cleared."""
+    seconds: float | None = st.session_state.get(DURATION)
+    return seconds
 
 
 def preset_chosen() -> None:

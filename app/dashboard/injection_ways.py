@@ -23,6 +23,7 @@ from app.schedule_file import COLUMNS, ScheduleFile, read_schedule, situation_sc
 from app.situations import rates
 from db.commands import CommandView
 from db.errors import InputError
+from db.run_config import RunConfig
 from db.schedule import HEALTHY, Entry, arguments, entries_of
 
 MOST_PROBLEMS = 8
@@ -101,7 +102,7 @@ def _by_hand(snapshot: Snapshot) -> None:
             on_change=injection_form.rate_typed,
             width=112,
         )
-        duration = _duration()
+        duration = _duration_box()
     st.select_slider(
         "Rate on a log scale",
         injection_form.SLIDER,
@@ -120,10 +121,16 @@ def _by_hand(snapshot: Snapshot) -> None:
         type="primary",
         disabled=bool(blocked),
         help=blocked or None,
-        on_click=writes.submit,
-        args=(run.id, "inject", {"devices": form.devices, "rate": form.rate, "for_s": duration}),
-        kwargs={"form": "inject"},
+        on_click=_inject,
+        args=(run.id,),
     )
+
+
+def _inject(run: int) -> None:
+    """Takes what the form says when the button is pressed: no drawn page has what was typed just before."""
+    form = injection_form.state()
+    asked = {"devices": form.devices, "rate": form.rate, "for_s": injection_form.duration()}
+    writes.submit(run, "inject", asked, form="inject")
 
 
 def _situation(snapshot: Snapshot) -> None:
@@ -135,15 +142,13 @@ def _situation(snapshot: Snapshot) -> None:
         selected=[form.situation] if form.situation else [],
         on_pick=injection_form.situation_picked,
     )
-    duration = _duration()
+    duration = _duration_box()
     slow = preview(snapshot)
-    entries: Sequence[Entry] = ()
     if slow:
-        entries = [replace(entry, for_s=duration) for entry in situation_schedule(form.situation, nodes)]
         until = f"for {q.duration(duration)}" if duration else "until cleared"
         picture(f"<p>{escape(rates_in_words(slow)).capitalize()}, {until}.</p>", key="inject_situation_words")
     label = f"Play {form.situation}" if slow else "Play"
-    _play_button(snapshot, label, form.situation, entries, "" if slow else "Choose a situation: click a card.")
+    _play_button(snapshot, label, "" if slow else "Choose a situation: click a card.")
 
 
 def _schedule(snapshot: Snapshot) -> None:
@@ -158,20 +163,35 @@ def _schedule(snapshot: Snapshot) -> None:
         on_change=injection_form.typed,
     )
     if not form.text.strip():
-        _play_button(snapshot, "Play", "", (), "Upload or type a schedule.")
+        _play_button(snapshot, "Play", "Upload or type a schedule.")
         return
     found = read_schedule(form.text, num_devices=num_devices)
     if found.problems:
         picture(_problems(found), key="inject_line_problems")
     picture(schedule_lanes(found.entries), key="inject_lanes")
-    file = st.session_state.get("inject_file")
-    name = str(file.name)[:100] if file is not None else "schedule"
     number = len(found.entries)
     blocked = "Put the lines right that are named above." if found.problems else ""
-    _play_button(snapshot, f"Play {number} injection{'s' if number != 1 else ''}", name, found.entries, blocked)
+    _play_button(snapshot, f"Play {number} injection{'s' if number != 1 else ''}", blocked)
 
 
-def _play_button(snapshot: Snapshot, label: str, name: str, entries: Sequence[Entry], missing: str) -> None:
+def _asked(config: RunConfig) -> tuple[str, Sequence[Entry]]:
+    """Name and entries of the situation or schedule that the form says; none if it says no playable one."""
+    form = injection_form.state()
+    if form.way == "situation":
+        entries = situation_schedule(form.situation, config.nodes) if form.situation else ()
+        return form.situation, [replace(entry, for_s=injection_form.duration()) for entry in entries]
+    found, file = read_schedule(form.text, num_devices=config.num_devices), st.session_state.get("inject_file")
+    return str(file.name)[:100] if file is not None else "schedule", () if found.problems else found.entries
+
+
+def _play(run: int, config: RunConfig) -> None:
+    """As `_inject`."""
+    name, entries = _asked(config)
+    if entries:
+        writes.submit(run, "play", arguments(name, entries), form="play")
+
+
+def _play_button(snapshot: Snapshot, label: str, missing: str) -> None:
     writes.settle("play")
     playing = reads.playing(snapshot.run.id)
     is_on = f"{playing.arguments['name']} is being played: clear all to end it first." if playing is not None else ""
@@ -183,13 +203,12 @@ def _play_button(snapshot: Snapshot, label: str, name: str, entries: Sequence[En
         icon=":material/play_arrow:",
         disabled=bool(blocked),
         help=blocked or "The controller plays it, also when this page is closed.",
-        on_click=writes.submit,
-        args=(snapshot.run.id, "play", arguments(name, entries)),
-        kwargs={"form": "play"},
+        on_click=_play,
+        args=(snapshot.run.id, snapshot.run.config),
     )
 
 
-def _duration() -> float | None:
+def _duration_box() -> float | None:
     return st.number_input(
         "For, seconds",
         1.0,
@@ -197,7 +216,7 @@ def _duration() -> float | None:
         value=None,
         step=10.0,
         format="%.0f",
-        key="inject_duration",
+        key=injection_form.DURATION,
         placeholder="until cleared",
         width=142,
     )

@@ -27,7 +27,7 @@ COLUMNS = (
         tip="One mark a device (in a large cluster: a node, by its worst), coloured by its rate; grey is healthy.",
     ),
     Column(title="Stragglers now", sort="stragglers", tip="Devices at 1.05 times healthy or slower."),
-    Column(title="Step", is_number=True, sort="step"),
+    Column(title="Steps", is_number=True, sort="step", tip="Steps done, of those that were asked for."),
     Column(title="Loss", is_number=True, sort="loss", tip=DEFINITIONS["loss"]),
     Column(title="Tokens/s", is_number=True, sort="tokens_per_s", tip=DEFINITIONS["tokens"]),
     Column(title="Efficiency", is_number=True, sort="efficiency", tip=DEFINITIONS["efficiency"]),
@@ -153,10 +153,10 @@ def _slow(slow: dict[int, float]) -> str:
 
 
 def _progress(run: RunView) -> str:
-    num_steps = run.config.train.num_steps
-    share = min(1.0, 0.0 if run.step is None else (run.step + 1) / num_steps)
+    num_steps, num_done = run.config.train.num_steps, 0 if run.step is None else run.step + 1
+    share = min(1.0, num_done / num_steps)
     return (
-        f'{q.count(run.step)} <span class="muted">/ {q.count(num_steps)}</span>'
+        f'{q.count(num_done)} <span class="muted">/ {q.count(num_steps)}</span>'
         f'<span class="progress" aria-hidden="true"><i style="width:{100 * share:.1f}%"></i></span>'
     )
 

@@ -187,7 +187,7 @@ def test_the_slider_and_the_box_are_one_rate(store: Store, story: SeededRun) -> 
 
 
 @pytest.mark.parametrize(
-    "callback", ["listed", "preset_chosen", "rate_typed", "slid", "way_chosen", "uploaded", "typed"]
+    "callback", ["listed", "preset_chosen", "rate_typed", "slid", "way_chosen", "uploaded", "typed", "victim_chosen"]
 )
 def test_what_the_browser_sends_late_of_a_widget_that_is_gone_changes_nothing(callback: str) -> None:
     def late(name: str) -> None:
@@ -206,3 +206,12 @@ def test_what_the_browser_sends_late_of_a_widget_that_is_gone_changes_nothing(ca
     at = AppTest.from_function(late, args=(callback,)).run()
     assert not at.exception
     assert at.session_state["changed"] is False
+
+
+def test_what_was_typed_just_before_the_button_counts(store: Store, story: SeededRun) -> None:
+    at = page(show_inject, run=str(story.id), devices="5")
+    at.number_input(key="inject_rate_0").set_value(4.0)
+    at.number_input(key="inject_duration").set_value(30.0)
+    at.button(key="inject_submit").click().run()
+    (asked, *_) = commands.recent(store, story.id)
+    assert (asked.arguments["rate"], asked.arguments["for_s"]) == (4.0, 30.0)
