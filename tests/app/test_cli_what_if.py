@@ -11,6 +11,7 @@ import highspy
 import pytest
 
 from app.cli import main
+from app.dashboard import quantities as q
 from app.plan_program import write_program
 from app.plan_text import plan_text
 from app.plan_timeline import MOST_EVENTS, figure, write_timeline
@@ -131,7 +132,7 @@ def test_the_timeline_draws_every_event_and_every_wait() -> None:
             filled[lane] = filled.get(lane, 0.0) + length
     assert len(filled) == 4
     assert list(filled.values()) == pytest.approx([step_s] * 4)
-    assert any("device" in lane and "(2.57x)" in lane for lane in filled)
+    assert any("device" in lane and f"(2.57{q.TIMES})" in lane for lane in filled)
 
 
 def test_a_large_plan_is_drawn_in_part(home: Path) -> None:
