@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Table, bindparam, cast, insert, select, update
 
 from db.models import PlanRow, RunRow, SwitchRow
+from db.plan_job import PlanJob, rates_from_json
 from db.store import Store
 from planner.plan import Pipeline, Plan
 from tests.app.seeded_run import SeededRun
@@ -70,7 +71,20 @@ def add_plans(store: Store, story: SeededRun, size: Size, clock: Clock, random_:
             "pause_s": 0.41,
             "runners_up": [{"plan": document, "step_s": 2.1, "moved_bytes": 2_000_000}] * 2,
         }
-        job = {"run": story.id, "profile": story.profile.to_json(), "rates": rates | slow, "current": document}
+        job = PlanJob(
+            run=story.id,
+            version=2 + number,
+            cluster={
+                "nodes": [list(node) for node in story.config.nodes],
+                "memory_bytes": dict.fromkeys(rates, 10**12),
+            },
+            profile=story.profile.to_json(),
+            train={"global_batch": story.config.train.global_batch, "micro_batch_sizes": [1]},
+            rates=rates_from_json(rates | slow),
+            current=document,
+            seed=0,
+            time_limit_s=10.0,
+        ).to_json()
         templates[number] = {"rates": rates | slow, "document": document, "details": details, "job": job}
     digests = {
         f"layers.{layer}.parameter_{number}": {name: f"{random_.getrandbits(64):016x}" for name in ("weight", "m", "v")}

@@ -30,6 +30,7 @@ def test_the_large_store_is_a_run_that_goes_on(store: Store) -> None:
     run = story.id
     assert plans.count(store, run) == 60
     assert [plan.status for plan in plans.all_plans(store, run, limit=1)] == ["ready"]
+    assert plans.job(store, run, 50) is not None, "its page offers a bundle"
     copied = plans.get(store, run, 50)
     assert Plan.from_json(copied.document or {}).num_layers == 64
     assert copied.created_at < plans.get(store, run, 51).created_at
