@@ -1,7 +1,8 @@
-"""Every page in a real browser, light and dark: drawn without an error, whole in every width, and photographed.
+"""Every page in a real browser: drawn without an error, whole in every width, and photographed.
 
 The pictures go to the folder that `SCREENSHOTS` names (`make screenshots`: the ones of `docs/tour.md`), else nowhere
-that lasts; without it, dark is left out, which differs in colours alone and takes as long again. What they show is told by `tests/app/toured_store.py`.
+that lasts; without it, dark is left out, which differs in colours alone and takes as long again. What they show is
+told by `tests/app/toured_store.py`.
 """
 
 from __future__ import annotations
