@@ -230,3 +230,22 @@ def test_many_episodes_are_paged(store: Store) -> None:
 def test_a_healthy_run_says_how_to_see_an_episode(store: Store) -> None:
     story = seeded_store.healthy_run(store, begin_at=LONG_AGO)
     assert "malleus inject" in texts(page(show, run=str(story.id)))
+
+
+def test_what_a_refresh_brings_late_does_not_undo_a_link() -> None:
+    def follow_a_link() -> None:
+        import streamlit as st
+
+        from app.dashboard.views import stragglers
+
+        st.session_state["stragglers_between"] = ""
+        stragglers._set("between", "70-")
+        found = [stragglers._sent("between")]
+        for value in ("", "5-9"):
+            st.session_state["stragglers_between"] = value
+            found.append(stragglers._sent("between"))
+        st.session_state["found"] = found
+
+    at = AppTest.from_function(follow_a_link).run()
+    assert not at.exception
+    assert at.session_state["found"] == ["70-", None, "5-9"]

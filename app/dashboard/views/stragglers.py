@@ -5,7 +5,10 @@ The address is the view (`straggler_address`): `?run=7&devices=3,5&range=1200-15
 
 from __future__ import annotations
 
+import math
+import time
 from html import escape
+from typing import Any
 
 import streamlit as st
 
@@ -30,7 +33,10 @@ LINES_BUDGET_S, STRIP_BUDGET_S = 0.06, 0.16
 """How long one refresh may go on reading a range that is not known yet."""
 
 MAX_PLAN_LINKS = 12
-_BOX = "stragglers_"
+_BOX, _LATE = "stragglers_", "stragglers_late_"
+
+LATE_S = 3.0
+"""So long after a link or a click elsewhere has changed a widget, its value of before does not count as chosen."""
 
 
 def show() -> None:
@@ -206,7 +212,21 @@ def _plan_links(run: int, spans: list[PlanSpan]) -> str:
 
 def _set(name: str, value: object) -> None:
     """A widget shows what the address says, also after a link or a click elsewhere has changed it."""
+    before = st.session_state.get(f"{_BOX}{name}")
+    if before != value:
+        st.session_state[f"{_LATE}{name}"] = before, time.monotonic()
     st.session_state[f"{_BOX}{name}"] = value
+
+
+def _sent(name: str) -> Any:
+    """What a widget's callback is called for; None if nobody has chosen it.
+
+    A refresh that was under way when a link changed the widget brings the value of before; one whose widget is gone
+    brings a value without its key.
+    """
+    value = st.session_state.get(f"{_BOX}{name}")
+    before, at = st.session_state.get(f"{_LATE}{name}", (None, -math.inf))
+    return None if value == before and time.monotonic() - at < LATE_S else value
 
 
 def _put(name: str, value: str, default: str = "") -> None:
@@ -217,23 +237,23 @@ def _put(name: str, value: str, default: str = "") -> None:
 
 
 def _chosen(name: str, default: str) -> None:
-    value = st.session_state.get(f"{_BOX}{name}")
+    value = _sent(name)
     if value is not None:
         _put(name, value, default)
 
 
 def _typed_range() -> None:
-    typed = st.session_state.get(f"{_BOX}between")
+    typed = _sent("between")
     if typed is None:
-        return  # the box is gone, the browser sent its last value late
+        return
     text = clean_range(typed)
     _put("range", text if not text or is_range(text) or text not in RANGES else "", "")
 
 
 def _typed_devices(num_devices: int) -> None:
-    typed = st.session_state.get(f"{_BOX}devices")
+    typed = _sent("devices")
     if typed is None:
-        return  # as above
+        return
     text = typed.strip()
     try:
         _put("devices", ALL if text.lower() == ALL else listed(parsed(text, num_devices), num_devices))
