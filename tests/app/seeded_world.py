@@ -100,3 +100,12 @@ def drawings(at: AppTest) -> dict[str, dict[str, Any]]:
 def texts(at: AppTest) -> str:
     """The HTML of every drawing of the page, in order."""
     return "\n".join(entry["html"] for entry in drawings(at).values() if "html" in entry)
+
+
+def unlock(page: Any, name: str) -> None:
+    """Lets a person write in a browser's page (Playwright)."""
+    page.get_by_role("button", name="Read-only").click()
+    page.get_by_role("textbox", name="Write token").fill(TOKEN)
+    page.get_by_role("textbox", name="Your name").fill(name)
+    page.get_by_role("button", name="Unlock").click()
+    page.wait_for_selector(f"button:has-text('{name}')")

@@ -28,7 +28,7 @@ from db.settings import Settings
 from db.store import Store
 from planner.plan import even_plan
 from tests.app.local_world import free_port, scripted, wait_for
-from tests.app.seeded_world import TOKEN
+from tests.app.seeded_world import TOKEN, unlock
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -89,10 +89,7 @@ def page(world: World) -> Iterator[Any]:
         opened = browser.new_context(viewport={"width": 1440, "height": 1000}, accept_downloads=True).new_page()
         opened.set_default_timeout(WAIT_S * 1000)
         opened.goto(f"{world.url}/plans?run={world.run}")
-        opened.get_by_role("button", name="Read-only").click()
-        opened.get_by_role("textbox", name="Write token").fill(TOKEN)
-        opened.get_by_role("textbox", name="Your name").fill("grace")
-        opened.get_by_role("button", name="Unlock").click()
+        unlock(opened, "grace")
         yield opened
         browser.close()
 
@@ -146,7 +143,7 @@ def test_a_bundle_is_downloaded_and_replayed(world: World, page: Any, tmp_path: 
     file = tmp_path / "bundle.json"
     shutil.copy(waiting.value.path(), file)
     page.goto(f"{world.url}/plans?run={world.run}&view=replay")
-    _unlock(page)
+    unlock(page, "grace")
     page.wait_for_selector("text=Replay this plan")
     page.locator("input[type=file]").set_input_files(str(file))
     page.get_by_role("button", name="Replay bundle.json").click()
@@ -162,7 +159,7 @@ def test_a_bundle_is_downloaded_and_replayed(world: World, page: Any, tmp_path: 
 
 def test_a_roll_back_is_a_new_version_that_says_where_it_returns(world: World, page: Any) -> None:
     page.goto(f"{world.url}/plans?run={world.run}&version=1")
-    _unlock(page)
+    unlock(page, "grace")
     page.wait_for_selector("text=If the job moves to it now")
     page.get_by_role("textbox", name="Reason").fill("calmer")
     page.get_by_role("textbox", name="Reason").press("Enter")
@@ -179,14 +176,6 @@ def test_a_roll_back_is_a_new_version_that_says_where_it_returns(world: World, p
         )  # fmt: skip
 
     wait_for(returned, "the run is back on its first plan", WAIT_S)
-
-
-def _unlock(page: Any) -> None:
-    page.get_by_role("button", name="Read-only").click()
-    page.get_by_role("textbox", name="Write token").fill(TOKEN)
-    page.get_by_role("textbox", name="Your name").fill("grace")
-    page.get_by_role("button", name="Unlock").click()
-    page.wait_for_selector("button:has-text('grace')")
 
 
 def _config() -> RunConfig:

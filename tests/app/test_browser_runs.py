@@ -23,7 +23,7 @@ from db import commands, plans, runs
 from db.settings import Settings
 from db.store import Store
 from tests.app.local_world import free_port, processes_of, wait_for
-from tests.app.seeded_world import TOKEN
+from tests.app.seeded_world import TOKEN, unlock
 from tests.app.test_browser import CHROMIUM, FLAGS, WAIT_S
 
 pytestmark = [
@@ -89,10 +89,7 @@ def test_a_run_from_its_form_to_its_end(installation: Installation, page: Any) -
     store = installation.store
     page.goto(installation.url)
     page.wait_for_selector("text=No run yet")
-    page.get_by_role("button", name="Read-only").click()
-    page.get_by_role("textbox", name="Write token").fill(TOKEN)
-    page.get_by_role("textbox", name="Your name").fill("grace")
-    page.get_by_role("button", name="Unlock").click()
+    unlock(page, "grace")
     page.get_by_role("button", name="Start a run").click()
     page.wait_for_url("**new=demo")
     page.wait_for_selector("text=What will start")

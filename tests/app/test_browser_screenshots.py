@@ -21,7 +21,7 @@ from PIL import Image
 from db.store import Store
 from tests.app import toured_store
 from tests.app.seeded_store import database_url
-from tests.app.seeded_world import TOKEN
+from tests.app.seeded_world import unlock
 from tests.app.test_browser import CHROMIUM, WAIT_S, Watched, browser, serving, watched
 
 __all__ = ["browser", "watched"]  # fixtures of this module too
@@ -123,7 +123,7 @@ def test_a_page_is_whole(toured: Toured, page: Any, watched: Watched, pictures: 
     watched.of(page)
     page.goto(toured.url + shot.address.format_map(toured.runs))
     if shot.is_unlocked:
-        _unlock(page)
+        unlock(page, "ada")
     if shot.press:
         page.get_by_role("button", name=shot.press).click()
     page.mouse.move(0, 0)
@@ -152,14 +152,6 @@ _CUT = """() => {
     if (document.documentElement.scrollWidth > innerWidth) cut.push(document.documentElement);
     return cut.map((element) => `${element.tagName}.${element.className}: ${element.textContent.slice(0, 40)}`);
 }"""
-
-
-def _unlock(page: Any) -> None:
-    page.get_by_role("button", name="Read-only").click()
-    page.get_by_role("textbox", name="Write token").fill(TOKEN)
-    page.get_by_role("textbox", name="Your name").fill("ada")
-    page.get_by_role("button", name="Unlock").click()
-    page.wait_for_selector("button:has-text('ada')")
 
 
 def _height(page: Any, until: str) -> float:
