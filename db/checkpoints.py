@@ -56,6 +56,14 @@ def saved(store: Store, run: int) -> list[CheckpointView]:
         return [_view(row) for row in session.scalars(query.order_by(CheckpointRow.id.desc()))]
 
 
+def newest_saved(store: Store, run: int) -> CheckpointView | None:
+    """The first of `saved`, which an engine that ended is started again from; None if there is none."""
+    query = select(CheckpointRow).where(CheckpointRow.run == run, CheckpointRow.status == "saved")
+    with store.reading() as session:
+        row = session.scalar(query.order_by(CheckpointRow.id.desc()).limit(1))
+        return None if row is None else _view(row)
+
+
 def answer(store: Store, run: int, request: int) -> CheckpointView | None:
     """The first checkpoint that answers a request; None while there is none."""
     query = select(CheckpointRow).where(CheckpointRow.run == run, CheckpointRow.request >= request)

@@ -114,8 +114,8 @@ def fail(
     with open_store() as store:
         view = runs.get(store, run)
         first = next((entry.step for entry in history.steps(store, run, max_points=5)), 0)
-        saved = next((entry.step for entry in checkpoints.saved(store, run)), None)
-    outlook = failure_outlook(view, first_step=first, saved_step=saved)
+        saved = checkpoints.newest_saved(store, run)
+    outlook = failure_outlook(view, first_step=first, saved_step=None if saved is None else saved.step)
     submit(run, "fail", {"device": device}, no_wait=no_wait, timeout_s=timeout, as_json=as_json, outlook=outlook)
 
 

@@ -225,7 +225,7 @@ def _status(store: Store, view: RunView) -> dict[str, Any]:
         "last_step": last,
         "tokens_per_s": None if last is None else last.tokens_per_s,
         "evaluation": next(iter(history.evaluations(store, view.id, limit=1)), None),
-        "checkpoint": next(iter(checkpoints.saved(store, view.id)), None),
+        "checkpoint": checkpoints.newest_saved(store, view.id),
         "devices": devices,
         "plan": plan,
         "plans_ready": [row.version for row in waiting],

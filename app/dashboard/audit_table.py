@@ -74,5 +74,5 @@ def _cells(entry: AuditView, now: datetime) -> list[str]:
         f"<span{tip}>{escape(entry.action)}</span>",
         link(label, target[0], target[1]) if target is not None and label else escape(label),
         escape(entry.result) or q.UNKNOWN,
-        f'<span class="muted">{escape(entry.reason.replace("->", "→"))}</span>',
+        f'<span class="muted">{escape(q.arrows(entry.reason))}</span>',
     ]

@@ -15,7 +15,7 @@ from typing import Any
 
 from app.dashboard import chart_style, rate_colors
 from app.dashboard import quantities as q
-from app.dashboard.event_lanes import Mark, instant, lane_axis, lane_traces, mark_lines
+from app.dashboard.event_lanes import Mark, instant, lane_axis, lane_traces, lanes_of, mark_lines
 from app.dashboard.palette import Palette
 
 
@@ -50,7 +50,8 @@ class EvaluationPoint:
     loss: float
 
 
-_ROW_PX = {"lanes": 64, "step": 172, "rate": 110, "loss": 112}
+_LANE_PX = 16
+_ROW_PX = {"step": 172, "rate": 110, "loss": 112}
 _GAP_PX = 30
 _TOP_PX, _BOTTOM_PX = 8, 34
 
@@ -77,14 +78,16 @@ def run_chart(
         evaluations: in step order; drawn as points over the loss.
     """
     rows = ["lanes", "step", *(["rate"] if device is not None else []), *(["loss"] if has_loss else [])]
-    domains, inner = chart_style.rows([_ROW_PX[row] for row in rows], [_GAP_PX] * (len(rows) - 1))
+    lanes = lanes_of(marks)
+    heights = [_LANE_PX * len(lanes), *(_ROW_PX[row] for row in rows[1:])]
+    domains, inner = chart_style.rows(heights, [_GAP_PX] * (len(rows) - 1))
     axes = {row: f"y{index if index > 1 else ''}" for index, row in enumerate(rows, start=1)}
     layout = _layout(palette, revision, inner + _TOP_PX + _BOTTOM_PX, bottom_axis=axes[rows[-1]])
     layout |= {
         _layout_key(axes[row]): chart_style.y_axis(palette, domains[index]) | {"nticks": 5}
         for index, row in enumerate(rows)
     }
-    layout["yaxis"] |= lane_axis()
+    layout["yaxis"] |= lane_axis(lanes)
     layout["shapes"] = mark_lines(marks, palette)
     step_axis = layout[_layout_key(axes["step"])]
     step_axis |= {"range": _step_range(points), "tickformat": ".3~g", "ticksuffix": " s"}

@@ -1,4 +1,4 @@
-"""Events of a run as marks on its time axis: four lanes of symbols, and thin lines through the charts.
+"""Events of a run as marks on its time axis: lanes of symbols, and thin lines through the charts.
 
 Pure drawing; part of the figure that `charts` makes.
 """
@@ -13,15 +13,18 @@ from typing import Any, Literal
 
 from app.dashboard.palette import Palette
 
-MarkKind = Literal["injected", "shift", "plan", "switched"]
+MarkKind = Literal["injected", "shift", "plan", "switched", "restart"]
 LANES: tuple[MarkKind, ...] = ("injected", "shift", "plan", "switched")
+RARE_LANES: tuple[MarkKind, ...] = ("restart",)
+"""Lanes below the others, drawn for runs that have such marks."""
+
 MAX_LINES = 120
 """Vertical lines drawn at most, newest first; every mark keeps its symbol in its lane."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something that happened: which lane, when, and in words who and why. An end is drawn hollow."""
+    """Something that happened: which lane, when, and in words who and why. An end is hollow, a failure a cross."""
 
     kind: MarkKind
     at: datetime
@@ -35,16 +38,23 @@ _SYMBOLS: dict[MarkKind, str] = {
     "shift": "diamond",
     "plan": "circle-open",
     "switched": "square",
+    "restart": "x",
 }
 
 
-def lane_axis() -> dict[str, Any]:
+def lanes_of(marks: Sequence[Mark]) -> tuple[MarkKind, ...]:
+    """The lanes to draw, from the top."""
+    kinds = {mark.kind for mark in marks}
+    return LANES + tuple(kind for kind in RARE_LANES if kind in kinds)
+
+
+def lane_axis(lanes: Sequence[MarkKind]) -> dict[str, Any]:
     """The y axis of the lanes, first lane on top."""
     return {
         "tickmode": "array",
-        "tickvals": list(range(len(LANES))),
-        "ticktext": list(LANES),
-        "range": [len(LANES) - 0.5, -0.5],
+        "tickvals": list(range(len(lanes))),
+        "ticktext": list(lanes),
+        "range": [len(lanes) - 0.5, -0.5],
         "tickfont": {"size": 11},
     }
 
@@ -60,7 +70,7 @@ def lane_traces(marks: Sequence[Mark], palette: Palette) -> list[dict[str, Any]]
             "text": [escape(mark.text) for mark in marks if mark.kind == kind],
             "hovertemplate": "%{text}<extra></extra>",
             "marker": {
-                "symbol": [_SYMBOLS[kind] + "-open" * mark.is_end for mark in marks if mark.kind == kind],
+                "symbol": [_symbol(mark) for mark in marks if mark.kind == kind],
                 "size": 9,
                 "color": [_mark_color(mark, palette) for mark in marks if mark.kind == kind],
                 "line": {"width": 1.5, "color": [_mark_color(mark, palette) for mark in marks if mark.kind == kind]},
@@ -69,7 +79,7 @@ def lane_traces(marks: Sequence[Mark], palette: Palette) -> list[dict[str, Any]]
             "xaxis": "x",
             "yaxis": "y",
         }
-        for lane, kind in enumerate(LANES)
+        for lane, kind in enumerate(lanes_of(marks))
     ]
 
 
@@ -98,6 +108,10 @@ def instant(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
 
 
+def _symbol(mark: Mark) -> str:
+    return "x" if mark.is_bad else _SYMBOLS[mark.kind] + "-open" * mark.is_end
+
+
 def _mark_color(mark: Mark, palette: Palette) -> str:
     if mark.is_bad:
         return palette.bad
@@ -106,4 +120,5 @@ def _mark_color(mark: Mark, palette: Palette) -> str:
         "shift": palette.deviation,
         "plan": palette.muted,
         "switched": palette.accent,
+        "restart": palette.bad,
     }[mark.kind]

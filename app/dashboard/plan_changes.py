@@ -90,7 +90,7 @@ def verdict(
     )
     kind = "good" if decision.is_worth else "bad"
     mark = "✓" if decision.is_worth else "!"
-    reason = decision.reason.replace("->", "→")
+    reason = q.arrows(decision.reason)
     return (
         f'<p class="verdict {kind}"><span aria-hidden="true">{mark}</span> The controller would say '
         f"{escape(reason)}.</p>"
@@ -145,7 +145,7 @@ def change_lines(changes: PlanDiff) -> str:
     if changes.is_empty:
         return '<p class="muted">The two plans are the same.</p>'
     batches = [line for line in changes.sentences() if not line.startswith(("device ", "moves "))]
-    batches = [line.replace("->", "→") for line in batches]
+    batches = [q.arrows(line) for line in batches]
     lines = [*batches, *(device_sentence(change) for change in changes.devices)]
     shown = "".join(f"<li>{escape(line)}</li>" for line in lines[:MAX_LINES])
     more = f"<li>and {len(lines) - MAX_LINES} more</li>" if len(lines) > MAX_LINES else ""

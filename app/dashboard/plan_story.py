@@ -132,7 +132,7 @@ def _line(entry: AuditView, now: datetime) -> str:
     else:
         what = entry.result
     extra = str(detail.get("reason") or "") if detail.get("decided_reason") else ""
-    because = "; ".join(part for part in (why, extra if extra != why else "") if part).replace("->", "→")
+    because = q.arrows("; ".join(part for part in (why, extra if extra != why else "") if part))
     return (
         f"<li><span>{q.clock(entry.at, now=now)}</span><span><b>{escape(what)}</b> "
         f'<span class="muted">by {escape(entry.actor)}</span>'

@@ -132,3 +132,8 @@ def devices(ids: list[int] | tuple[int, ...], *, most: int = 6) -> str:
     if len(names) > most:
         names = [*names[: most - 1], f"{len(names) - most + 1} more"]
     return f"devices {', '.join(names[:-1])} and {names[-1]}"
+
+
+def arrows(text: str) -> str:
+    """What the planner wrote, with the arrows that a terminal has no signs for: `3.73 s → 2.02 s`."""
+    return text.replace("->", "→")

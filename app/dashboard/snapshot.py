@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -235,12 +236,13 @@ class Snapshot:
         return [EvaluationPoint(step=entry.step, at=entry.at, loss=entry.loss) for entry in self.evaluations]
 
     def marks(self) -> list[Mark]:
-        """Injections, shifts, plans and switches as marks on the time axis."""
+        """Injections, shifts, plans, switches and restarts as marks on the time axis."""
         return [
             *_injection_marks(self.injections),
             *_shift_marks(self.episodes),
             *_plan_marks(self.plans),
             *_switch_marks(self.switches, {plan.version: plan for plan in self.plans}),
+            *_restart_marks(self.steps, self.commands),
         ]
 
 
@@ -321,4 +323,20 @@ def _switch_marks(switches: Sequence[SwitchView], plans: Mapping[int, PlanView])
         else:
             text = f"switch to v{switch.plan_version} refused: {switch.reason}"
             marks.append(Mark(kind="switched", at=switch.at, text=text, is_bad=True))
+    return marks
+
+
+def _restart_marks(steps: Sequence[StepView], commands: Sequence[CommandView]) -> list[Mark]:
+    """Where the steps of one attempt of the engine follow those of another; with who let a device fail between them."""
+    marks = []
+    for before, step in pairwise(steps):
+        if step.attempt == before.attempt:
+            continue
+        asked = [
+            f", device {command.arguments['device']} was let fail by {command.actor}"
+            for command in commands
+            if (command.kind, command.status, command.arguments.get("attempt")) == ("fail", "applied", before.attempt)
+        ]
+        text = f"engine started again, goes on from step {q.count(step.step)}{''.join(asked)}"
+        marks.append(Mark(kind="restart", at=step.at, text=text, is_bad=True))
     return marks

@@ -129,7 +129,7 @@ def move_facts(move: PlannedMove) -> str:
         ("Pays back after", pays),
         ("The planner would", "move" if decision.is_worth else "stay"),
     ]
-    reason = f'<p class="muted" style="margin-top:8px">{escape(decision.reason.replace("->", "→"))}</p>'
+    reason = f'<p class="muted" style="margin-top:8px">{escape(q.arrows(decision.reason))}</p>'
     return f'<div class="head"><h3>Moving to it</h3></div>{facts(pairs)}{reason}'
 
 

@@ -223,8 +223,8 @@ class Trainer:
     def _progress(self) -> tuple[object, ...]:
         """Changes with every step and every checkpoint that an attempt completes."""
         step = history.last_step(self.store, self.run)
-        saved = checkpoints.saved(self.store, self.run)
-        return (step and (step.attempt, step.step), saved[0].id if saved else None)
+        saved = checkpoints.newest_saved(self.store, self.run)
+        return (step and (step.attempt, step.step), saved and saved.id)
 
     def _view(self) -> RunView:
         return runs.get(self.store, self.run)

@@ -99,6 +99,18 @@ def test_marks_have_lanes_lines_and_words() -> None:
     assert drawn["layout"]["shapes"][1]["line"]["color"] == LIGHT.bad
 
 
+def test_what_went_wrong_is_a_cross_and_a_restart_has_a_lane_of_its_own() -> None:
+    def lanes(marks: list[Mark]) -> dict[str, list[str]]:
+        drawn = figure([point(0), point(3)], marks)
+        symbols = [trace["marker"]["symbol"] for trace in drawn["data"] if trace["mode"] == "markers"]
+        return dict(zip(drawn["layout"]["yaxis"]["ticktext"], symbols, strict=True))
+
+    plans = [Mark(kind="plan", at=BEGIN, text="ready"), Mark(kind="plan", at=BEGIN, text="rejected", is_bad=True)]
+    usual = lanes(plans)
+    assert usual == {"injected": [], "shift": [], "plan": ["circle-open", "x"], "switched": []}
+    assert lanes([*plans, Mark(kind="restart", at=BEGIN, text="again", is_bad=True)]) == usual | {"restart": ["x"]}
+
+
 def test_many_marks_keep_their_symbols_but_not_all_lines() -> None:
     marks = [Mark(kind="plan", at=BEGIN + timedelta(seconds=step), text=str(step)) for step in range(500)]
     drawn = figure([point(0)], marks)

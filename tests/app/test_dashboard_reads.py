@@ -11,7 +11,7 @@ import pytest
 
 from app.dashboard import reads
 from app.dashboard.reads import feed, progress, series
-from db import history, plans
+from db import commands, history, plans
 from db.errors import InputError, StoreError
 from db.plans import PlanView
 from db.store import Store
@@ -112,6 +112,23 @@ def test_a_new_attempt_starts_the_series_anew(store: Store) -> None:
     steps = reads.snapshot(story.id).steps
     assert [step.attempt for step in steps if step.step == 12] == ["second"]
     assert [step.step for step in steps][-1] == 14, "what the first attempt did after step 10 is void"
+
+
+def test_a_restart_is_marked_and_names_who_let_the_device_fail(store: Store) -> None:
+    story = seeded_store.healthy_run(store, begin_at=BEGIN, num_steps=30)
+    assert not [mark for mark in reads.snapshot(story.id).marks() if mark.kind == "restart"]
+    asked = commands.submit(store, story.id, "fail", {"device": 3}, actor="ops", source="test")
+    commands.finish(store, asked.id, ok=True, result="", step=30)
+    for attempt, step in (("second", 20), ("third", 22)):
+        story.attempt, story.seq, story.step = attempt, 0, step
+        story.start().steps(5)
+    found = reads.snapshot(story.id)
+    marks = [mark for mark in found.marks() if mark.kind == "restart"]
+    assert [mark.text for mark in marks] == [
+        "engine started again, goes on from step 20, device 3 was let fail by ops",
+        "engine started again, goes on from step 22",
+    ]
+    assert [mark.at for mark in marks] == [step.at for step in found.steps if step.step in (20, 22)]
 
 
 def test_the_series_follows_an_attempt_that_was_seen_before_its_first_step(store: Store) -> None:

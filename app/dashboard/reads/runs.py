@@ -51,7 +51,8 @@ def origins() -> dict[int, int]:
 
 def saved_step(run: int) -> int | None:
     """The step of the newest checkpoint of a run, as it stands this moment; None if it has none."""
-    return next((entry.step for entry in checkpoints.saved(store(), run)), None)
+    newest = checkpoints.newest_saved(store(), run)
+    return None if newest is None else newest.step
 
 
 def log_lines(run: int) -> list[str]:
