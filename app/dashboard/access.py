@@ -32,7 +32,7 @@ class Person:
 
     Args:
         by_login: signed in, or has to; otherwise the token decides about writing.
-        name: e-mail address of who signed in.
+        name: verified e-mail address of who signed in, or else the provider's own name for them.
         problem: why nothing is shown, where nothing is.
     """
 
@@ -61,13 +61,10 @@ def person() -> Person:
         return _closed("")
     if _is_expired(claims):
         return _closed(f"You signed in more than {LOGIN_VALID_S / 3600:.0f} hours ago.")
-    name = email(claims)
+    name = email(claims) or str(claims.get("sub") or "signed in")
     found = role_of(claims, operators=operators, viewers=viewers)
-    if found == "nobody":
-        return Person(
-            role="nobody", by_login=True, name=name, problem=f"{name or 'This account'} may not see this installation."
-        )
-    return Person(role=found, by_login=True, name=name or str(claims.get("sub") or "signed in"))
+    problem = f"{email(claims) or 'This account'} may not see this installation." if found == "nobody" else ""
+    return Person(role=found, by_login=True, name=name, problem=problem)
 
 
 def login_providers() -> list[str] | None:

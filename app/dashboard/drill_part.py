@@ -97,7 +97,7 @@ def _report(command: CommandView, following: list[CommandView], snapshot: Snapsh
         switches=snapshot.switches,
         num_devices=run.config.num_devices,
         profile=snapshot.profile,
-        healthy_s=snapshot.figures.healthy_s if snapshot.figures.is_healthy_measured else None,
+        healthy_s=snapshot.figures.capacity_s if snapshot.figures.is_healthy_measured else None,
         until=min(ends, default=None),
     )
 

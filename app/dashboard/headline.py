@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import median
+from statistics import median, mode
 from typing import TYPE_CHECKING
 
 from app.dashboard.rate_colors import HEALTHY_BELOW
@@ -30,15 +30,20 @@ RECENT_STEPS = 10
 MIN_CALM_STEPS = 3
 """Healthy train steps needed before their median is believed."""
 
-Predictions = dict[frozenset[tuple[int, float]], "float | None"]
-"""Predicted step seconds of a run's first plan, by stragglers."""
+Predictions = dict[tuple[int, frozenset[tuple[int, float]]], "float | None"]
+"""Predicted step seconds by plan version and stragglers."""
 
 DEFINITIONS = {
     "step": "The last optimizer step that the engine has reported.",
     "loss": "Mean cross-entropy per token over the global batch, of the last step.",
     "step_s": f"Median wall time of the last {RECENT_STEPS} train steps under the active plan.",
-    "bound": "Capacity bound: healthy step time * devices / sum of 1/rate. A plan may be slightly faster.",
-    "efficiency": "Capacity bound / measured step time. 100 %: all capacity is used as well as by the healthy plan.",
+    "bound": (
+        "Capacity bound: healthy step time under the best plan known * devices / sum of 1/rate. "
+        "A plan may be slightly faster."
+    ),
+    "efficiency": (
+        "Capacity bound / measured step time. 100 %: all capacity is used as well as by the best healthy plan known."
+    ),
     "lost": "Sum over steps with a straggler of (measured - healthy step time), plus the pauses of switches.",
     "saved": (
         "What the same steps would have taken under the run's first plan (predicted at the rates of each moment), "
@@ -62,6 +67,7 @@ class Headline:
     Args:
         healthy_s: reference step time with every device healthy.
         is_healthy_measured: from healthy steps (else predicted from the profile).
+        capacity_s: the same under the best healthy plan that the planner has found, which the bound is made of.
         measured_s: step time now.
         bound_s: capacity bound at the rates now.
         first_plan_s: predicted step time of the run's first plan at the rates now.
@@ -70,6 +76,7 @@ class Headline:
 
     healthy_s: float | None
     is_healthy_measured: bool
+    capacity_s: float | None
     measured_s: float | None
     bound_s: float | None
     efficiency: float | None
@@ -107,52 +114,64 @@ def headline(
         steps: in step order, possibly down-sampled; the last ones should be complete.
         rates_now: measured rates of the last steps, by device.
         plans: of the run, any order; those without a document are ignored.
-        predictions: of the first plan under this profile, as earlier calls left them; grows.
+        predictions: under this profile, as earlier calls left them; grows.
     """
     documents = {plan.version: plan for plan in plans if plan.document is not None}
-    healthy_s, is_measured = healthy_reference(steps, history, _document(documents, active_version), profile)
+    known_s = {} if predictions is None else predictions
+
+    def predicted_s(version: int | None, rates: Mapping[int, float]) -> float | None:
+        """A long run has the same stragglers again and again."""
+        if version is None or version not in documents:
+            return None
+        key = (version, frozenset(rates.items()))
+        if key not in known_s:
+            known_s[key] = _predicted(parsed(documents[version].document), profile, rates)
+        return known_s[key]
+
+    healthy_s, healthy_version = healthy_reference(steps, history)
+    is_measured = healthy_s is not None
+    if healthy_s is None:
+        healthy_s, healthy_version = predicted_s(active_version, {}), active_version
+    capacity_s = _of_best_plan(healthy_s, predicted_s(healthy_version, {}), best_healthy_s(plans, history.num_devices))
     stragglers = {device: rate for device, rate in rates_now.items() if not rate < HEALTHY_BELOW}
     known = {device: rate for device, rate in stragglers.items() if not math.isnan(rate)}
     measured_s = step_s_now(steps)
-    bound_now = bound_s(healthy_s, known, history.num_devices)
-    first = _document(documents, min(documents, default=None))
-    known_s = {} if predictions is None else predictions
-
-    def stay_s(rates: Mapping[int, float]) -> float | None:
-        """Of the first plan; a long run has the same stragglers again and again."""
-        key = frozenset(rates.items())
-        if key not in known_s:
-            known_s[key] = _predicted(first, profile, rates)
-        return known_s[key]
-
-    lost_s, saved_s = _lost_and_saved(steps, history, healthy_s, min(documents, default=None), stay_s)
+    bound_now = bound_s(capacity_s, known, history.num_devices)
+    first_version = min(documents, default=None)
+    lost_s, saved_s = _lost_and_saved(
+        steps, history, healthy_s, first_version, lambda rates: predicted_s(first_version, rates)
+    )
     return Headline(
         healthy_s=healthy_s,
         is_healthy_measured=is_measured,
+        capacity_s=capacity_s,
         measured_s=measured_s,
         bound_s=bound_now,
         efficiency=bound_now / measured_s if bound_now and measured_s and math.isfinite(bound_now) else None,
         lost_s=lost_s + sum(switch.pause_s for switch in switches if switch.outcome == "applied"),
         saved_s=saved_s,
-        first_plan_s=_predicted(first, profile, known),
+        first_plan_s=predicted_s(first_version, known),
         tokens_per_s=steps[-1].num_tokens / measured_s if steps and measured_s else None,
         mfu=_reported(steps[-1].mfu) if steps else None,
         grad_norm=_reported(steps[-1].grad_norm) if steps else None,
     )
 
 
-def healthy_reference(
-    steps: Sequence[StepView], history: RateHistory, active: Plan | None, profile: ModelProfile | None
-) -> tuple[float | None, bool]:
-    """The healthy step time and whether it was measured."""
-    calm = [
-        step.step_s
-        for step in steps
-        if step.phase == "train" and math.isfinite(step.step_s) and not history.at(step.at)
-    ]
-    if len(calm) >= MIN_CALM_STEPS:
-        return median(calm), True
-    return _predicted(active, profile, {}), False
+def healthy_reference(steps: Sequence[StepView], history: RateHistory) -> tuple[float | None, int | None]:
+    """The healthy step time as measured, and the plan that most such steps ran; None for both if they are too few."""
+    calm = [step for step in steps if step.phase == "train" and math.isfinite(step.step_s) and not history.at(step.at)]
+    if len(calm) < MIN_CALM_STEPS:
+        return None, None
+    return median(step.step_s for step in calm), mode(step.plan_version for step in calm)
+
+
+def best_healthy_s(plans: Sequence[PlanView], num_devices: int) -> float | None:
+    """Predicted healthy step of the best plan that the newest search knew, from its bound; None before any search."""
+    for plan in sorted(plans, key=lambda plan: -plan.version):
+        over_healthy = bound_s(1.0, plan.rates, num_devices)
+        if plan.bound_s is not None and math.isfinite(plan.bound_s) and over_healthy:
+            return plan.bound_s / over_healthy
+    return None
 
 
 def step_s_now(steps: Sequence[StepView]) -> float | None:
@@ -220,11 +239,6 @@ def _stretches(
             yield stragglers, version, values, sum(max(after - step.step, 1) for step, after in members)
 
 
-def _document(plans: Mapping[int, PlanView], version: int | None) -> Plan | None:
-    plan = plans.get(version) if version is not None else None
-    return parsed(plan.document) if plan is not None else None
-
-
 def _predicted(plan: Plan | None, profile: ModelProfile | None, rates: Mapping[int, float]) -> float | None:
     if plan is None or profile is None:
         return None
@@ -232,6 +246,13 @@ def _predicted(plan: Plan | None, profile: ModelProfile | None, rates: Mapping[i
         return plan_step_s(plan, profile, rates)
     except PlannerError:
         return None
+
+
+def _of_best_plan(healthy_s: float | None, predicted_s: float | None, best_s: float | None) -> float | None:
+    """A healthy step time, less by as much as the best plan is predicted to be faster than the one that ran."""
+    if healthy_s is None or predicted_s is None or best_s is None:
+        return healthy_s
+    return healthy_s * min(best_s / predicted_s, 1.0)
 
 
 def _reported(value: float) -> float | None:

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column(title="What"),
     Column(title="State", tip="Judged by fixed limits; unknown where whoever measures it is silent."),
-    Column(title="Value", is_wide=True),
+    Column(title="Value, and what to do", is_wide=True),
     Column(title="Since", tip="Since when the state is what it is."),
-    Column(title="What to do", is_wide=True),
 )
 
 
@@ -81,8 +80,8 @@ def _cells(item: Item, now: datetime) -> list[str]:
         age = q.duration((now - item.since).total_seconds())
         since = f'<span data-tip="{item.since:%Y-%m-%d %H:%M:%S} UTC">{q.clock(item.since, now=now)}</span> '
         since += f'<span class="muted">({age})</span>'
-    advice = f'<span class="muted">{_with_commands(item.advice)}</span>' if item.advice else ""
-    return [escape(item.name.capitalize()), mark(item.state), escape(item.value), since, advice]
+    advice = f'<p class="muted">{_with_commands(item.advice)}</p>' if item.advice else ""
+    return [escape(item.name.capitalize()), mark(item.state), escape(item.value) + advice, since]
 
 
 def _with_commands(text: str) -> str:

@@ -27,7 +27,7 @@ def injection_preview(snapshot: Snapshot, devices: Sequence[int], rate: float | 
 def _cost(snapshot: Snapshot, devices: Sequence[int], rate: float) -> str:
     present = {device: known for device, known in snapshot.rates.items() if known >= HEALTHY_BELOW}
     after = present | dict.fromkeys(devices, rate)
-    bound = bound_s(snapshot.figures.healthy_s, after, snapshot.run.config.num_devices)
+    bound = bound_s(snapshot.figures.capacity_s, after, snapshot.run.config.num_devices)
     stay = None
     if snapshot.active_plan is not None and snapshot.profile is not None:
         with suppress(PlannerError):

@@ -217,7 +217,7 @@ class Snapshot:
         for step in steps:
             span = self.history.span(step.at)
             if span not in bounds:
-                bounds[span] = self.history.bound_s(step.at, self.figures.healthy_s)
+                bounds[span] = self.history.bound_s(step.at, self.figures.capacity_s)
         return [
             StepPoint(
                 step=step.step,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,7 @@ from typing import Any
 import pytest
 
 from app.dashboard.launch import HEALTH_PATH, command
+from app.dashboard.rate_colors import contrast
 from db import commands
 from db.settings import Settings
 from db.store import Store
@@ -34,7 +36,7 @@ from tests.app import seeded_store
 from tests.app.local_world import free_port, wait_for
 from tests.app.seeded_run import SeededRun
 from tests.app.seeded_store import alive, database_url, tell_until_now
-from tests.app.seeded_world import TOKEN
+from tests.app.seeded_world import TOKEN, unlock
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -88,12 +90,20 @@ class Watched:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The dashboard's own server on the store in a folder: its address and its process; it writes `dashboard.log`."""
-    port = free_port()
-    environ = {**os.environ, "MALLEUS_HOME": str(folder), "MALLEUS_TOKEN": TOKEN, "MALLEUS_PORT": str(port)}
-    environ.pop("MALLEUS_DATABASE_URL", None)
-    argv, environment = command(Settings.from_env(environ), environ)
+def serving(
+    folder: Path, *, port: int | None = None, environ: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The dashboard's own server on the store in a folder: its address and its process; it writes `dashboard.log`.
+
+    Args:
+        port: a free one by default.
+        environ: more settings.
+    """
+    port = port or free_port()
+    given = {**os.environ, "MALLEUS_HOME": str(folder), "MALLEUS_TOKEN": TOKEN, "MALLEUS_PORT": str(port)}
+    given |= environ or {}
+    given.pop("MALLEUS_DATABASE_URL", None)
+    argv, environment = command(Settings.from_env(given), given)
     with (folder / "dashboard.log").open("wb") as log:
         server = subprocess.Popen(argv, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -170,6 +180,20 @@ def test_pages_load_clean_and_fetch_nothing_from_elsewhere(
         page.wait_for_function("document.title === 'run 1 training · Malleus'")
     for chrome in ("stAppDeployButton", "stMainMenu", "stStatusWidget"):
         assert not page.locator(f"[data-testid={chrome}]").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_chosen_devices_are_readable(installation: Installation, page: Any, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{installation.url}/inject?run=1&devices=5,6")
+    tags = page.locator("[data-tag]")
+    tags.nth(1).wait_for()
+    for number in range(2):
+        colors = tags.nth(number).evaluate(
+            """(tag) => [getComputedStyle(tag.firstElementChild).color, getComputedStyle(tag).backgroundColor]"""
+        )
+        ink, ground = ("#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", color)[:3]) for color in colors)
+        assert contrast(ink, ground) >= 4.5, f"{colors}"
 
 
 def test_the_runs_page_answers_to_its_name(installation: Installation, page: Any, watched: Watched) -> None:
@@ -271,9 +295,7 @@ def test_a_second_browser_does_not_see_the_token_of_the_first(installation: Inst
     for opened in (first, second):
         opened.set_default_timeout(WAIT_S * 1000)
         opened.goto(f"{installation.url}/live?run=1")
-    first.get_by_role("button", name="Read-only").click()
-    first.get_by_role("textbox", name="Write token").fill(TOKEN)
-    first.get_by_role("button", name="Unlock").click()
+    unlock(first, "ada")
     first.wait_for_selector("button:has-text('Pause'):not([disabled])")
     second.reload()
     second.wait_for_selector("button:has-text('Read-only')")

@@ -14,7 +14,7 @@ from db.store import Store
 from tests.app import seeded_store
 from tests.app.healthy_beats import beat_healthily
 from tests.app.seeded_store import database_url, tell_until_now
-from tests.app.seeded_world import TOKEN
+from tests.app.seeded_world import TOKEN, unlock
 from tests.app.test_browser import CHROMIUM, WAIT_S, browser, serving
 
 __all__ = ["browser"]  # a fixture of this module too
@@ -120,11 +120,7 @@ def test_what_one_browser_unlocks_another_does_not_see(installation: Installatio
     for page in pages:
         page.goto(f"{installation.url}/health")
         page.wait_for_selector("table[aria-label='Health of services']")
-    first.get_by_role("button", name="Read-only").click()
-    first.get_by_role("textbox", name="Write token").fill(TOKEN)
-    first.get_by_role("textbox", name="Your name").fill("ada")
-    first.get_by_role("button", name="Unlock").click()
-    first.wait_for_selector(".st-key-frame_right >> text=ada")
+    unlock(first, "ada")
     second.reload()
     second.wait_for_selector("table[aria-label='Health of services']")
     assert second.locator(".st-key-frame_right >> text=Read-only").first.is_visible()

@@ -21,7 +21,7 @@ from db.run_config import RunConfig, TrainConfig
 from db.runs import RunView
 from db.settings import Settings
 from tests.app.local_world import free_port, processes_of, scripted, wait_for
-from tests.app.seeded_world import TOKEN
+from tests.app.seeded_world import TOKEN, unlock
 from tests.app.test_browser import CHROMIUM, WAIT_S, browser
 
 __all__ = ["browser"]
@@ -118,9 +118,7 @@ def test_a_killed_controller_is_said_before_the_engine_is_blamed(
 def _open_and_unlock(page: Any, system: LocalSystem, run: RunView) -> None:
     page.goto(f"{_url(system)}/live?run={run.id}")
     page.wait_for_selector("[data-freshness=fresh]")
-    page.get_by_role("button", name="Read-only").click()
-    page.get_by_role("textbox", name="Write token").fill(TOKEN)
-    page.get_by_role("button", name="Unlock").click()
+    unlock(page, "grace")
     page.wait_for_selector("button:has-text('Pause'):not([disabled])")
 
 

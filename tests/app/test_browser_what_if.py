@@ -11,7 +11,7 @@ import pytest
 from db import commands, what_ifs
 from db.store import Store
 from planner.worker import solve_what_if
-from tests.app.seeded_world import TOKEN
+from tests.app.seeded_world import unlock
 from tests.app.test_browser import CHROMIUM, Installation, Watched, browser, installation, page, watched
 
 __all__ = ["browser", "installation", "page", "watched"]  # fixtures
@@ -44,9 +44,7 @@ def stand_in(installation: Installation) -> Iterator[None]:
 def test_from_the_grid_to_a_proposal(installation: Installation, page: Any, watched: Watched, stand_in: None) -> None:
     page.goto(f"{installation.url}/what-if?run=1")
     page.wait_for_selector("button.cell[data-pick='6']")
-    page.get_by_role("button", name="Read-only").click()
-    page.get_by_role("textbox", name="Write token").fill(TOKEN)
-    page.get_by_role("button", name="Unlock").click()
+    unlock(page, "grace")
     page.wait_for_selector("button:has-text('Plan this'):not([disabled])")
     page.locator("button.cell[data-pick='6']").click()
     page.wait_for_selector("text=Rate of device 6")

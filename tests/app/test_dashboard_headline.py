@@ -48,11 +48,16 @@ def test_bound(stragglers: dict[int, float], expected: float) -> None:
 
 
 def figures(
-    steps: Sequence[StepView], *, episodes: Sequence[EpisodeView] = (), rates: Mapping[int, float] | None = None
+    steps: Sequence[StepView],
+    *,
+    episodes: Sequence[EpisodeView] = (),
+    rates: Mapping[int, float] | None = None,
+    best_healthy_s: float | None = None,
 ) -> Headline:
+    slow = {3: 2.57}
     plans = [
         plan(1, status="superseded", document=initial_plan().to_json()),
-        plan(2, document=absorbing_plan().to_json()),
+        plan(2, document=absorbing_plan().to_json(), rates=slow, bound_s=bound_s(best_healthy_s, slow, 8)),
     ]
     return headline(
         steps,
@@ -68,14 +73,27 @@ def figures(
 def test_healthy_reference_is_measured_where_it_can_be() -> None:
     calm = RateHistory(starts=(at(3),), spans=({3: 2.57},), num_devices=8)
     steps = [step(0, 9.0, phase="first"), step(1, 1.0), step(2, 1.2), step(3, 3.0)]
-    profile = profile_of(config_of("x"))
-    predicted = plan_step_s(initial_plan(), profile, {})
-    assert healthy_reference(steps, calm, initial_plan(), profile) == (predicted, False), (
-        "two healthy steps are too few"
-    )
-    more = [*steps[:3], step(2, 1.1), *steps[3:]]
-    assert healthy_reference(more, calm, initial_plan(), profile) == (1.1, True)
-    assert healthy_reference([], calm, None, None) == (None, False)
+    assert healthy_reference(steps, calm) == (None, None), "two healthy steps are too few"
+    more = [*steps[:3], step(2, 1.1, version=2), *steps[3:]]
+    assert healthy_reference(more, calm) == (1.1, 1), "of two plans the one that most of them ran"
+    assert healthy_reference([], calm) == (None, None)
+
+
+def test_without_healthy_steps_the_reference_is_predicted_for_the_active_plan() -> None:
+    now = figures([step(0, 9.0, phase="first"), step(1, 1.0, version=2)])
+    assert now.healthy_s == plan_step_s(absorbing_plan(), profile_of(config_of("x")), {})
+    assert not now.is_healthy_measured
+
+
+def test_the_bound_is_made_of_the_best_healthy_plan_that_a_search_has_found() -> None:
+    predicted_s = plan_step_s(initial_plan(), profile_of(config_of("x")), {})
+    steps = [step(number, 1.0) for number in range(10)]
+    better = figures(steps, rates={3: 2.57}, best_healthy_s=0.9 * predicted_s)
+    assert better.healthy_s == 1.0
+    assert better.capacity_s == pytest.approx(0.9)
+    assert better.bound_s == pytest.approx(0.9 * 8 / (7 + 1 / 2.57))
+    for best_healthy_s in (None, predicted_s, 1.2 * predicted_s):
+        assert figures(steps, best_healthy_s=best_healthy_s).capacity_s == pytest.approx(1.0)
 
 
 def test_step_time_now_is_of_the_present_plan_and_of_train_steps() -> None:

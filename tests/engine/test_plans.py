@@ -53,8 +53,10 @@ def reference(dtype: str, tied: bool) -> list[ReferenceStep]:
 
 
 def train_each(rank: int, dtype: str) -> Any:
+    import engine.calibration as calibration
     import engine.trainer as module
 
+    calibration.REPETITIONS = 1
     module.calibrate = _once(module.calibrate)
     results = []
     for number in TRAINED:
@@ -139,8 +141,10 @@ def mixed_config() -> RunConfig:
 
 
 def train_eight_and_smaller(rank: int) -> Any:
+    import engine.calibration as calibration
     from engine.trainer import Trainer
 
+    calibration.REPETITIONS = 1
     uplink = ScriptedUplink({}) if rank == 0 else None
     trainer = Trainer(mixed_config(), uplink)
     trainer.train(document(1, eight_and_smaller()))

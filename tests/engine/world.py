@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 240.0
-REPETITIONS = 1
-"""Of what calibration measures: no result that these worlds are asked for depends on its figures."""
 
 
 def run_world(size: int, function: Callable[..., Any], *arguments: Any, backend: str = "gloo") -> list[Any]:
@@ -68,9 +66,6 @@ def _rank(
     import torch
     import torch.distributed as dist
 
-    from engine import calibration
-
-    calibration.REPETITIONS = REPETITIONS
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
