@@ -20,7 +20,6 @@ help:  ## list the targets
 	@echo '  PYTHON=...         the Python (3.11 or newer) to build .venv with'
 	@echo '  TORCH_INDEX=URL    package index to take PyTorch from, e.g. one of CPU builds'
 	@echo '  MALLEUS_HOME=DIR   where the demo keeps its data (.malleus here)'
-	@echo '  SWEEPS=all         test runs every case of the sweeps, not some of each'
 	@echo '  SYSTEM_PACKAGES=no test installs nothing outside this folder, root or not'
 
 demo: export MALLEUS_HOME ?= $(CURDIR)/.malleus
@@ -31,9 +30,9 @@ test: $(DEV_READY)  ## set up, run all tests
 	@[ "$(SYSTEM_PACKAGES)" = no ] || deploy/system-packages.sh chromium || true
 	@if [ -n "$(strip $(ARGS))" ]; then $(BIN)/python -m pytest $(ARGS); else $(RUN_ALL); fi
 
-# Two calls: ranks cannot be started from a process in which pages were tested without a browser.
+# Tests that start several ranks or a browser have the machine to themselves; the others run two at a time.
 RUN_ALL = status=0; $(BIN)/python -m pytest -n 2 --dist loadfile -m "not browser" --ignore tests/engine || status=1; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/engine tests/app/test_browser*.py || status=1; exit $$status
+	$(BIN)/python -m pytest tests/engine tests/app/test_browser*.py || status=1; exit $$status
 
 check: $(DEV_READY)  ## format, lint and types, changes nothing
 	@$(BIN)/ruff format --check .

@@ -9,6 +9,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.dashboard import access, frame, sign_in, writes
+from app.dashboard.sign_in_return import sign_in_return
 from app.dashboard.views import audit, health, inject, live, plans, runs, stragglers, what_if
 from db.errors import StoreError
 
@@ -44,6 +45,7 @@ def main() -> None:
     page = st.navigation([*frame.PAGES.values(), RUNS_BY_NAME], position="top" if is_let_in else "hidden")
     if not is_let_in:
         frame.dress(None, "Sign in")
+        sign_in_return(is_let_in=False)
         sign_in.show(person)
         return
     try:
@@ -52,6 +54,8 @@ def main() -> None:
         is_about_one_run = page.title not in ABOUT_NO_RUN
         frame.dress(run if is_about_one_run else None, page.title)
         frame.corner(has_picker=is_about_one_run, run=run)
+        if person.by_login:
+            sign_in_return(is_let_in=True)
         page.run()
     except StoreError as error:
         frame.dress(None)
