@@ -106,6 +106,7 @@ def drill_report(
     num_devices: int,
     profile: ModelProfile | None,
     healthy_s: float | None,
+    best_healthy_s: float | None = None,
     until: datetime | None = None,
 ) -> DrillReport | None:
     """The report of one drill; None before the engine has applied any of its injections.
@@ -115,6 +116,7 @@ def drill_report(
         injections: of the run, any order; those of other drills that lasted into this one count as stragglers.
         steps: of the run from `BEFORE_STEPS` before the drill on, complete, in order.
         healthy_s: step without a straggler, which the bound is made of; where None, the step before the drill.
+        best_healthy_s: predicted healthy step of the best plan known; where None, the first plan's counts.
         until: when the next drill began or the run ended.
     """
     mine = [entry for entry in injections if entry.command == command.id and entry.applied_step is not None]
@@ -127,7 +129,7 @@ def drill_report(
     before = _median(
         step.step_s for step in [s for s in steps if s.step < first_step and s.phase == "train"][-BEFORE_STEPS:]
     )
-    reference = _reference(num_devices, healthy_s or before, profile, plans)
+    reference = _reference(num_devices, healthy_s or before, best_healthy_s, profile, plans)
     phases = _phases(injections, inside, plans, switches, reference)
     slow = [phase.figures for phase in phases if phase.rates and phase.figures is not None]
     moved = [figures for figures in slow if figures.straggling_step_s is not None]
@@ -182,7 +184,11 @@ def _end_at(command: CommandView, injections: Sequence[InjectionView], until: da
 
 
 def _reference(
-    num_devices: int, healthy_s: float | None, profile: ModelProfile | None, plans: Sequence[PlanView]
+    num_devices: int,
+    healthy_s: float | None,
+    best_healthy_s: float | None,
+    profile: ModelProfile | None,
+    plans: Sequence[PlanView],
 ) -> Reference | None:
     if profile is None or healthy_s is None:
         return None
@@ -193,6 +199,8 @@ def _reference(
         return None
     if predicted_s is None:
         return None
+    if best_healthy_s is not None:
+        predicted_s = min(predicted_s, best_healthy_s)
     return Reference(num_devices=num_devices, healthy_s=healthy_s, predicted_healthy_s=predicted_s, profile=profile)
 
 

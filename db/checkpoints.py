@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from db import audit, transitions
@@ -51,16 +51,14 @@ def all_checkpoints(store: Store, run: int, *, limit: int = 1000, offset: int = 
 
 def saved(store: Store, run: int) -> list[CheckpointView]:
     """The checkpoints that a run can be continued from, newest first."""
-    query = select(CheckpointRow).where(CheckpointRow.run == run, CheckpointRow.status == "saved")
     with store.reading() as session:
-        return [_view(row) for row in session.scalars(query.order_by(CheckpointRow.id.desc()))]
+        return [_view(row) for row in session.scalars(_saved(run))]
 
 
 def newest_saved(store: Store, run: int) -> CheckpointView | None:
     """The first of `saved`, which an engine that ended is started again from; None if there is none."""
-    query = select(CheckpointRow).where(CheckpointRow.run == run, CheckpointRow.status == "saved")
     with store.reading() as session:
-        row = session.scalar(query.order_by(CheckpointRow.id.desc()).limit(1))
+        row = session.scalar(_saved(run).limit(1))
         return None if row is None else _view(row)
 
 
@@ -122,12 +120,17 @@ def add(session: Session, row: RunRow, message: Checkpoint) -> bool:
 
 def _remove_older(session: Session, row: RunRow) -> None:
     """Those beyond the newest `keep`, and those that a newer one has written over."""
-    query = select(CheckpointRow).where(CheckpointRow.run == row.id, CheckpointRow.status == "saved")
     for old in _replaced(
-        session.scalars(query.order_by(CheckpointRow.id.desc())).all(),
+        session.scalars(_saved(row.id)).all(),
         keep=RunConfig.model_validate(row.config).checkpoint.keep,
     ):
         transitions.move_checkpoint(old, "removed")
+
+
+def _saved(run: int) -> Select[CheckpointRow]:
+    """Those of a run that are there, newest first."""
+    query = select(CheckpointRow).where(CheckpointRow.run == run, CheckpointRow.status == "saved")
+    return query.order_by(CheckpointRow.id.desc())
 
 
 def _replaced(rows: Sequence[CheckpointRow], *, keep: int) -> list[CheckpointRow]:

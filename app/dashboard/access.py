@@ -61,9 +61,10 @@ def person() -> Person:
         return _closed("")
     if _is_expired(claims):
         return _closed(f"You signed in more than {LOGIN_VALID_S / 3600:.0f} hours ago.")
-    name = email(claims) or str(claims.get("sub") or "signed in")
+    address = email(claims)
+    name = address or str(claims.get("sub") or "signed in")
     found = role_of(claims, operators=operators, viewers=viewers)
-    problem = f"{email(claims) or 'This account'} may not see this installation." if found == "nobody" else ""
+    problem = f"{address or 'This account'} may not see this installation." if found == "nobody" else ""
     return Person(role=found, by_login=True, name=name, problem=problem)
 
 

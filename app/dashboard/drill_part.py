@@ -16,6 +16,7 @@ from app.dashboard.downloads import csv_text, json_text
 from app.dashboard.drill import as_drill, drill_stages
 from app.dashboard.drill_card import drill_card, report_rows
 from app.dashboard.drill_line import drill_line, drill_summary
+from app.dashboard.headline import best_healthy_s
 from app.dashboard.picture import picture
 from app.dashboard.plot import plot
 from app.dashboard.snapshot import Snapshot
@@ -98,6 +99,7 @@ def _report(command: CommandView, following: list[CommandView], snapshot: Snapsh
         num_devices=run.config.num_devices,
         profile=snapshot.profile,
         healthy_s=snapshot.figures.capacity_s if snapshot.figures.is_healthy_measured else None,
+        best_healthy_s=best_healthy_s(snapshot.plans, run.config.num_devices),
         until=min(ends, default=None),
     )
 

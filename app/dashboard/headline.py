@@ -167,11 +167,12 @@ def healthy_reference(steps: Sequence[StepView], history: RateHistory) -> tuple[
 
 def best_healthy_s(plans: Sequence[PlanView], num_devices: int) -> float | None:
     """Predicted healthy step of the best plan that the newest search knew, from its bound; None before any search."""
-    for plan in sorted(plans, key=lambda plan: -plan.version):
-        over_healthy = bound_s(1.0, plan.rates, num_devices)
-        if plan.bound_s is not None and math.isfinite(plan.bound_s) and over_healthy:
-            return plan.bound_s / over_healthy
-    return None
+    searched = [plan for plan in plans if plan.bound_s is not None and math.isfinite(plan.bound_s)]
+    newest = max(searched, key=lambda plan: plan.version, default=None)
+    if newest is None or newest.bound_s is None:
+        return None
+    over_healthy = bound_s(1.0, newest.rates, num_devices)
+    return newest.bound_s / over_healthy if over_healthy else None
 
 
 def step_s_now(steps: Sequence[StepView]) -> float | None:

@@ -338,5 +338,5 @@ def _restart_marks(steps: Sequence[StepView], commands: Sequence[CommandView]) -
             if (command.kind, command.status, command.arguments.get("attempt")) == ("fail", "applied", before.attempt)
         ]
         text = f"engine started again, goes on from step {q.count(step.step)}{''.join(asked)}"
-        marks.append(Mark(kind="restart", at=step.at, text=text, is_bad=True))
+        marks.append(Mark(kind="restart", at=step.at, text=text))
     return marks

@@ -58,8 +58,8 @@ def page(browser: Any) -> Iterator[Any]:
     context.close()
 
 
-def sign_in(page: Any, installation: Installation, name: str) -> None:
-    page.goto(f"{installation.url}/live?run=1")
+def sign_in(page: Any, installation: Installation, name: str, address: str = "/live?run=1") -> None:
+    page.goto(installation.url + address)
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(f"{installation.provider.issuer}/**")
     page.get_by_role("link", name=name, exact=True).click()
@@ -67,11 +67,8 @@ def sign_in(page: Any, installation: Installation, name: str) -> None:
 
 
 def test_a_link_leads_where_it_should_after_a_sign_in(installation: Installation, page: Any) -> None:
-    address = f"{installation.url}/stragglers?run=1&devices=3"
-    page.goto(address)
-    page.get_by_role("button", name="Sign in").click()
-    page.get_by_role("link", name="ada", exact=True).click()
-    page.wait_for_url(f"{address}**")
+    sign_in(page, installation, "ada", "/stragglers?run=1&devices=3")
+    page.wait_for_url("**/stragglers?run=1&devices=3**")
     page.wait_for_selector("button.cell[data-pick='3'][data-picked]")
     page.goto(installation.url)
     page.wait_for_selector("table[aria-label=Runs]")

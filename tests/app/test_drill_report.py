@@ -81,6 +81,18 @@ def test_a_drill_that_was_replanned() -> None:
     assert found.lost_s == pytest.approx(0.5 + 6 * 0.2 + 0.1)  # the pause, six slow steps, the switch's own
 
 
+def test_the_predicted_bound_is_that_of_the_best_healthy_plan_too() -> None:
+    def predicted_bound_s(best_healthy_s: float | None) -> float:
+        found = report(best_healthy_s=best_healthy_s)
+        assert found is not None
+        (slow,) = [phase.figures for phase in found.phases if phase.rates and phase.figures is not None]
+        return slow.predicted_bound_s
+
+    first_s = predicted_bound_s(None) * 3.5 / 4
+    assert predicted_bound_s(0.9 * first_s) == pytest.approx(0.9 * first_s * 4 / 3.5)
+    assert predicted_bound_s(1.1 * first_s) == pytest.approx(first_s * 4 / 3.5)
+
+
 def test_it_is_over_when_all_is_cleared_or_the_next_one_begins() -> None:
     cleared = report(injections=[injected(1, 2.0, step=10, cleared=18.0)])
     assert cleared is not None
