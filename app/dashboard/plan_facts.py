@@ -30,7 +30,7 @@ MAX_RUNNERS = 5
 
 def plan_head(plan: PlanView, active_version: int) -> str:
     """Version, state, reason, and the way to the comparison with the active plan."""
-    reason = f'<span class="fact">{escape(plan.reason)}</span>' if plan.reason else ""
+    reason = f'<span class="muted">{escape(q.arrows(plan.reason))}</span>' if plan.reason else ""
     compare = ""
     if plan.version != active_version and plan.document is not None:
         target = {"run": plan.run, "version": plan.version, "diff": active_version}
@@ -43,12 +43,13 @@ def plan_head(plan: PlanView, active_version: int) -> str:
 
 
 def plan_facts(plan: PlanView, parent: PlanView | None, *, now: datetime) -> str:
-    """The facts as a list of names and values."""
+    """The facts as a list of names and values; a reason that `plan_head` says already is left out."""
+    because = plan.decided_reason if plan.decided_reason != plan.reason else ""
     pairs = [
         ("Trigger", trigger(plan, parent)),
         ("Asked for", f"{q.clock(plan.created_at, now=now)} by {plan.requested_by}"),
         ("Decided", f"{q.clock(plan.decided_at, now=now)} by {plan.decided_by}" if plan.decided_by else "not yet"),
-        *([("Because", plan.decided_reason)] if plan.decided_reason else []),
+        *([("Because", q.arrows(because))] if because else []),
         ("Active since", q.clock(plan.active_at, now=now) if plan.active_at else "never"),
         ("Predicted", f"{_step(plan.predicted_s)}" + _against(plan)),
         ("Measured", _step(plan.measured_s) + _error(plan)),

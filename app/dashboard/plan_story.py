@@ -55,8 +55,12 @@ def last_switches(switches: Sequence[SwitchView]) -> dict[int, SwitchView]:
 
 
 def story_lines(plan: PlanView, story: PlanStory, *, now: datetime) -> str:
-    """The plan's life, a line each: when, what, who, why."""
-    lines = [line for entry in story.entries if (line := _line(entry, now))]
+    """The plan's life, a line each: when, what, who, why. A reason that the line before has given is not repeated."""
+    reasons = [_reason(entry) for entry in story.entries]
+    lines = [
+        _line(entry, reason if reason != before else "", now)
+        for entry, reason, before in zip(story.entries, reasons, ["", *reasons], strict=False)
+    ]
     if not lines:
         lines = [f"<li><span>{q.clock(plan.created_at, now=now)}</span><span>asked for</span></li>"]
     return f'<div class="head"><h3>What happened</h3></div><ol class="story">{"".join(lines)}</ol>'
@@ -120,9 +124,13 @@ def plan_links(plan: PlanView, story: PlanStory, episodes: Sequence[EpisodeView]
     return f'{_head("Episodes and steps", "")}<ul class="plain">{"".join(lines)}</ul>'
 
 
-def _line(entry: AuditView, now: datetime) -> str:
-    detail = entry.detail
-    why = str(detail.get("decided_reason") or detail.get("reason") or "")
+def _reason(entry: AuditView) -> str:
+    """What the entry gives as its reason, the one of who decided first."""
+    reason, decided = (str(entry.detail.get(name) or "") for name in ("reason", "decided_reason"))
+    return q.arrows("; ".join(dict.fromkeys(part for part in (decided, reason) if part)))
+
+
+def _line(entry: AuditView, because: str, now: datetime) -> str:
     if entry.action == "plan.create":
         what = "asked for" if entry.result == "queued" else f"added as {entry.result}"
     elif entry.action == "plan.decision":
@@ -131,8 +139,6 @@ def _line(entry: AuditView, now: datetime) -> str:
         )
     else:
         what = entry.result
-    extra = str(detail.get("reason") or "") if detail.get("decided_reason") else ""
-    because = q.arrows("; ".join(part for part in (why, extra if extra != why else "") if part))
     return (
         f"<li><span>{q.clock(entry.at, now=now)}</span><span><b>{escape(what)}</b> "
         f'<span class="muted">by {escape(entry.actor)}</span>'

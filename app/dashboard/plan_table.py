@@ -126,7 +126,7 @@ def status_badge(status: str) -> str:
 
 
 def _cells(plan: PlanView, switch: SwitchView | None, parent: PlanView | None, now: datetime) -> list[str]:
-    why = f' data-tip="{escape(plan.reason, quote=True)}" tabindex="0"' if plan.reason else ""
+    why = f' data-tip="{escape(q.arrows(plan.reason), quote=True)}" tabindex="0"' if plan.reason else ""
     moved = plan.details.get("moved_bytes")
     is_applied = switch is not None and switch.outcome == "applied"
     return [
@@ -155,7 +155,7 @@ def _people(plan: PlanView) -> str:
     if not plan.decided_by or plan.decided_by in (plan.requested_by, plan.worker):
         return asked
     why = f": {plan.decided_reason}" if plan.decided_reason else ""
-    tip = escape(f"decided by {plan.decided_by}{why}", quote=True)
+    tip = escape(q.arrows(f"decided by {plan.decided_by}{why}"), quote=True)
     return f'{asked}<span class="muted" data-tip="{tip}" tabindex="0">, {escape(plan.decided_by)}</span>'
 
 

@@ -104,6 +104,34 @@ def test_a_story_tells_decisions_with_their_reasons() -> None:
     assert "go; saves 3 s" in html
 
 
+def test_a_story_gives_a_reason_once_to_lines_that_follow_each_other() -> None:
+    why = "move: 3.73 s -> 2.02 s a step"
+    told = PlanStory(
+        entries=[
+            entry("plan.decision", "move", reason=why),
+            entry("plan.status", "approved", reason=why, decided_reason=why),
+            entry("plan.status", "superseded", reason="plan 3 is active"),
+            entry("plan.status", "approved", reason=why),
+        ],
+        switches=[],
+        num_digests=0,
+        steps=None,
+    )
+    html = plan_story.story_lines(plan(2), told, now=NOW)
+    assert html.count("move: 3.73 s → 2.02 s a step") == 2
+    assert html.count("<b>approved</b>") == 2
+
+
+def test_a_decision_that_the_head_explains_is_not_explained_again() -> None:
+    why = "move: 3.73 s -> 2.02 s a step"
+    automatic = plan(2, reason=why, decided_by="controller", decided_reason=why)
+    assert "move: 3.73 s → 2.02 s a step" in plan_facts.plan_head(automatic, 2)
+    assert "Because" not in plan_facts.plan_facts(automatic, None, now=NOW)
+    by_hand = replace(automatic, decided_by="ada", decided_reason="the night -> is long")
+    assert "Because" in plan_facts.plan_facts(by_hand, None, now=NOW)
+    assert "the night → is long" in plan_facts.plan_facts(by_hand, None, now=NOW)
+
+
 def test_phases_are_to_scale_and_digests_are_a_verdict() -> None:
 
     moved = replace(switch(2, 95), phases={"prepare": 0.1, "migrate": 0.3, "verify": math.nan})

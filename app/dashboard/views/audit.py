@@ -87,17 +87,16 @@ def _list() -> None:
 def _filters(now: datetime) -> Filter:
     known = reads.audit_choices()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="audit_filters"):
-        text = st.text_input(
-            "Text", placeholder="in any column or the detail", key="audit_text", width=165, bind="query-params"
-        )
-        run = _choice("Run", "audit_run", [str(run) for run in reversed(known.runs)], 85)
-        actor = _choice("Who", "audit_actor", known.actors, 130)
-        source = _choice("Through", "audit_source", known.sources, 115)
-        action = _choice("Action", "audit_action", known.actions, 165)
-        result = _choice("Result", "audit_result", known.results, 135)
+        # Together they fit one line of a window of 1280.
+        text = st.text_input("Text", placeholder="in any part", key="audit_text", width=130, bind="query-params")
+        run = _choice("Run", "audit_run", [str(run) for run in reversed(known.runs)], 75)
+        actor = _choice("Who", "audit_actor", known.actors, 115)
+        source = _choice("Through", "audit_source", known.sources, 110)
+        action = _choice("Action", "audit_action", known.actions, 140)
+        result = _choice("Result", "audit_result", known.results, 115)
         span = st.selectbox("Last", list(LAST), key="audit_last", width=85, bind="query-params")
         since, until = (
-            st.datetime_input(f"{name} (UTC)", value=None, key=f"audit_{name.lower()}", width=175, bind="query-params")
+            st.datetime_input(f"{name} (UTC)", value=None, key=f"audit_{name.lower()}", width=172, bind="query-params")
             for name in ("After", "Before")
         )
     length = LAST.get(span or "all")
