@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, combinations_with_replacement, pairwise, permutations, product
 
 import numpy as np
 import pytest
@@ -36,9 +36,8 @@ def _oracle(instance: Instance, kinds: tuple[int, ...], count: int) -> float:
     return best
 
 
-GROUPS = st.lists(
-    st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1.0, 1.3, 2.57, 5.42])), min_size=1, max_size=4
-)
+SIZES, RATES = (1, 2, 4), (1.0, 1.3, 2.57, 5.42)
+GROUPS = st.lists(st.tuples(st.sampled_from(SIZES), st.sampled_from(RATES)), min_size=1, max_size=4)
 
 
 @settings(max_examples=60, deadline=None, phases=SEARCHED)
@@ -56,14 +55,29 @@ def test_small_pipelines_are_optimal(groups: list[tuple[int, float]], count: int
 
 @settings(max_examples=40, deadline=None, phases=SEARCHED)
 @given(groups=GROUPS, count=st.integers(4, 12), memory=st.sampled_from([1.0, 7.0]))
-def test_local_search_is_valid_and_close(groups: list[tuple[int, float]], count: int, memory: float) -> None:
+def test_local_search_is_valid(groups: list[tuple[int, float]], count: int, memory: float) -> None:
     instance = _instance(num_layers=9, memory_table=(memory,) * 4)
     kinds = _kinds(instance, groups)
     found = Arranger(instance, table_rows=0).best(kinds, count)
-    expected = _oracle(instance, kinds, count)
-    assert found.seconds >= expected * (1 - 1e-9)
-    if memory == 1.0:  # nothing binds
-        assert found.seconds <= expected * 1.1
+    assert found.seconds >= _oracle(instance, kinds, count) * (1 - 1e-9)
+    if found.layers:
+        assert sorted(found.kinds) == list(kinds)
+        assert sum(found.layers) == 9
+        assert found.seconds == instance.pipeline_s(instance.stage_seconds(found.kinds, found.layers), count)
+
+
+def test_local_search_is_close_where_memory_does_not_bind() -> None:
+    """All multisets of up to four groups: with few layers a stage one layer is a lot, so this is where it is worst."""
+    over = []
+    for depth in range(1, 5):
+        for groups in combinations_with_replacement(product(SIZES, RATES), depth):
+            instance = _instance(num_layers=9)
+            kinds = _kinds(instance, list(groups))
+            exact, local = Arranger(instance), Arranger(instance, table_rows=0)
+            over += [local.best(kinds, count).seconds / exact.best(kinds, count).seconds for count in (4, 5, 8, 12)]
+    assert min(over) >= 1 - 1e-9
+    assert max(over) <= 1.12
+    assert np.mean(over) <= 1.002
 
 
 @settings(max_examples=60, deadline=None, phases=SEARCHED)
