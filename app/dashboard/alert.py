@@ -158,7 +158,7 @@ def _answer(situation: Situation, *, is_back: bool) -> tuple[str, PlanView | Non
         return f"Re-planning is off, so the run keeps plan v{version}.{cost}", active
     newest = next((entry for entry in situation.plans if entry.version != version), None)
     if newest is not None and newest.status in ("rejected", "failed"):
-        why = f": {newest.reason}" if newest.reason else ""
+        why = f": {q.arrows(newest.reason)}" if newest.reason else ""
         return f"Plan v{newest.version} was {_decided(newest)}{why}.{cost}", newest
     return f"No plan absorbs it yet.{cost}", None
 

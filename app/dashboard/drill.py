@@ -173,7 +173,10 @@ def _planned(plan: PlanView | None, mode: str) -> list[DrillStage]:
     if plan.status in ("rejected", "failed"):
         return [
             DrillStage(
-                name=name, state="failed", at=plan.solved_at or plan.decided_at, note=plan.reason or plan.status
+                name=name,
+                state="failed",
+                at=plan.solved_at or plan.decided_at,
+                note=q.arrows(plan.reason or plan.status),
             ),
             DrillStage(name="switched", state="later"),
             DrillStage(name="recovered", state="later"),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from app.dashboard import quantities as q
@@ -59,7 +60,7 @@ def story_lines(plan: PlanView, story: PlanStory, *, now: datetime) -> str:
     reasons = [_reason(entry) for entry in story.entries]
     lines = [
         _line(entry, reason if reason != before else "", now)
-        for entry, reason, before in zip(story.entries, reasons, ["", *reasons], strict=False)
+        for entry, (before, reason) in zip(story.entries, pairwise(["", *reasons]), strict=True)
     ]
     if not lines:
         lines = [f"<li><span>{q.clock(plan.created_at, now=now)}</span><span>asked for</span></li>"]
@@ -125,9 +126,9 @@ def plan_links(plan: PlanView, story: PlanStory, episodes: Sequence[EpisodeView]
 
 
 def _reason(entry: AuditView) -> str:
-    """What the entry gives as its reason, the one of who decided first."""
-    reason, decided = (str(entry.detail.get(name) or "") for name in ("reason", "decided_reason"))
-    return q.arrows("; ".join(dict.fromkeys(part for part in (decided, reason) if part)))
+    """What the entry gives as its reasons, the one of who decided first."""
+    reasons = (str(entry.detail.get("decided_reason") or ""), entry.reason)
+    return q.arrows("; ".join(dict.fromkeys(reason for reason in reasons if reason)))
 
 
 def _line(entry: AuditView, because: str, now: datetime) -> str:

@@ -21,7 +21,7 @@ def run_line(snapshot: Snapshot) -> str:
     model = run.config.model
     shape = f"{model.num_layers} layers, hidden {model.hidden_size}, sequence {model.seq_len}"
     plan = link(f"v{snapshot.active_version}", "plans", {"run": run.id, "version": snapshot.active_version})
-    reason = f'<span class="fact">{escape(run.reason)}</span>' if run.reason else ""
+    reason = f'<span class="muted">{escape(run.reason)}</span>' if run.reason else ""
     return (
         '<div class="run-line">'
         f'<span class="run-name" data-tip="{escape(shape, quote=True)}" tabindex="0">run {run.id} '

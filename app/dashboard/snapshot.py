@@ -304,7 +304,7 @@ def _plan_marks(plans: Sequence[PlanView]) -> list[Mark]:
         text = f"plan v{plan.version} {plan.status if is_bad else 'ready'}"
         if plan.predicted_s is not None and not is_bad:
             text += f", predicts {q.seconds(plan.predicted_s)} a step"
-        reason = f": {plan.reason}" if plan.reason and is_bad else ""
+        reason = f": {q.arrows(plan.reason)}" if plan.reason and is_bad else ""
         marks.append(Mark(kind="plan", at=plan.solved_at, text=f"{text} ({plan.trigger}){reason}", is_bad=is_bad))
     return marks
 

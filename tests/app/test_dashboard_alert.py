@@ -57,6 +57,11 @@ SLOW = {"rates": {0: 1.0, 3: 2.57}, "episodes": [episode(3, start=11)]}
             "Plan v2 was rejected: no-better-plan.",
         ),
         (
+            SLOW | {"plans": [plan(2, status="rejected", reason="stay: 1.78 s -> 1.74 s a step"), plan(1)]},
+            "slow",
+            "Plan v2 was rejected: stay: 1.78 s → 1.74 s a step.",
+        ),
+        (
             {"rates": {3: math.inf}, "episodes": [episode(3, start=11, rate=math.inf)]},
             "bad",
             "Device 3 (node 0) has failed since 14:00:11 UTC.",

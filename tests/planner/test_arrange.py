@@ -60,6 +60,8 @@ def test_local_search_is_valid(groups: list[tuple[int, float]], count: int, memo
     kinds = _kinds(instance, groups)
     found = Arranger(instance, table_rows=0).best(kinds, count)
     assert found.seconds >= _oracle(instance, kinds, count) * (1 - 1e-9)
+    if memory == 1.0:  # nothing binds
+        assert found.layers
     if found.layers:
         assert sorted(found.kinds) == list(kinds)
         assert sum(found.layers) == 9
@@ -67,17 +69,18 @@ def test_local_search_is_valid(groups: list[tuple[int, float]], count: int, memo
 
 
 def test_local_search_is_close_where_memory_does_not_bind() -> None:
-    """All multisets of up to four groups: with few layers a stage one layer is a lot, so this is where it is worst."""
+    """All pipelines of up to four groups: two of them are 11.1 % over the optimum, all others at most 10 %."""
     over = []
     for depth in range(1, 5):
         for groups in combinations_with_replacement(product(SIZES, RATES), depth):
             instance = _instance(num_layers=9)
             kinds = _kinds(instance, list(groups))
             exact, local = Arranger(instance), Arranger(instance, table_rows=0)
-            over += [local.best(kinds, count).seconds / exact.best(kinds, count).seconds for count in (4, 5, 8, 12)]
+            over += [local.best(kinds, count).seconds / exact.best(kinds, count).seconds for count in range(4, 13)]
     assert min(over) >= 1 - 1e-9
     assert max(over) <= 1.12
-    assert np.mean(over) <= 1.002
+    assert sum(ratio > 1.1 for ratio in over) <= 2
+    assert np.mean(over) <= 1.001
 
 
 @settings(max_examples=60, deadline=None, phases=SEARCHED)
